@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
+from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
 
 #: How many slices, and how many reasons of quarantine, a message names.
@@ -113,7 +115,7 @@ class SliceStatus:
         if self.state in _FAILED:
             yield self._error_line()
         elif self.progress is not None and self.state not in _DONE:
-            yield progress_text(dict(self.progress))
+            yield _plain(progress_text(dict(self.progress)))
         elif self.figures is not None and self.figures.counts:
             yield self._counts_line(self.figures)
             yield self._rates_line(self.figures)
@@ -211,4 +213,4 @@ class SliceMessage(Sequence[SliceStatus]):
 
 def _plain(text: str) -> str:
     """Without the characters by which a chat or a mail takes text for a mention or a tag."""
-    return re.sub(r"[<>&@*`|\s]+", " ", text)[:200]
+    return re.sub(r"[<>&@*`|\s]+", " ", plain_text(without_secrets(text)))[:200]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException, AirflowTaskTimeout
 
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.log.progress_text import result_lines
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMJobError
@@ -104,7 +105,7 @@ class SliceTask(SliceLineage, TextTemplates):
             job = tracker.submission.job
             self._name_mapped_task(context, job)
             self.record_run(job, ray_job_id=tracker.job.submission_id if tracker.job else None)
-            self.log.info("Slice %s -> %s", job.slice_key, job.slice_path)
+            self.log.info("Slice %s -> %s", plain_text(job.slice_key), plain_text(job.slice_path))
             write_entry(context, self.outlets, job)
             self._push_links(context, job)
             if (result := tracker.lost_result()) is not None:
@@ -184,7 +185,7 @@ class SliceTask(SliceLineage, TextTemplates):
         """Mapped tasks show their slice instead of a number."""
         map_index = context["ti"].map_index
         if map_index is not None and map_index >= 0 and not context.get("map_index_template"):
-            label = {"ray_llm_slice": job.slice_key, "map_index_template": "{{ ray_llm_slice }}"}
+            label = {"ray_llm_slice": plain_text(job.slice_key), "map_index_template": "{{ ray_llm_slice }}"}
             cast("dict[str, Any]", context).update(label)
 
     def _submit(self, context: Context, tracker: JobTracker, turn: Turn | None = None) -> dict[str, Any]:

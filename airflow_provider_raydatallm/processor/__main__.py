@@ -24,6 +24,7 @@ from pydantic import ValidationError
 
 from airflow_provider_raydatallm.contract.groups import flatten
 from airflow_provider_raydatallm.contract.log.marked_lines import LineKind, encode_line
+from airflow_provider_raydatallm.contract.log.plain_text import plain_lines
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
@@ -332,7 +333,7 @@ def _report_error(error: Exception, nonce: str | None) -> int:
         traceback.print_exception(error)
     limited = {"root": failure.root[:_ROOT_CHARACTERS], "detail": failure.detail[:_DETAIL_CHARACTERS]}
     _print("error", nonce, asdict(failure) | limited)
-    print(f"error: {failure.message}", file=sys.stderr, flush=True)
+    print("\n".join(plain_lines(f"error: {failure.message}")), file=sys.stderr, flush=True)
     return 1
 
 

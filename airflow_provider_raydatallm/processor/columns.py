@@ -6,6 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
 from airflow_provider_raydatallm.contract.result.counters import COUNTERS, counters_of
 
 _MAX_MESSAGE_CHARS = 2000
@@ -123,7 +124,8 @@ def failed_table(rows: pa.Table, failures: list[tuple[int, str, str]]) -> pa.Tab
 
 
 def storable(message: str) -> str:
-    """A message that can be stored: of a bounded length, and without lone surrogates."""
+    """A message that can be stored: of a bounded length, without lone surrogates and what looks secret."""
+    message = without_secrets(message[: 2 * _MAX_MESSAGE_CHARS])
     return message[:_MAX_MESSAGE_CHARS].encode(errors="backslashreplace").decode()
 
 

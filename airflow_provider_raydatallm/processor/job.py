@@ -17,6 +17,7 @@ from typing import Any, TextIO, cast
 
 from airflow_provider_raydatallm.contract.log.marked_lines import redact_line
 from airflow_provider_raydatallm.contract.log.redaction import Redactor, environment_secrets
+from airflow_provider_raydatallm.contract.log.secret_shapes import MASK, KeyLines
 
 
 class RedactedStream:
@@ -25,6 +26,7 @@ class RedactedStream:
     def __init__(self, stream: TextIO, redactor: Redactor) -> None:
         self._stream = stream
         self._redactor = redactor
+        self._key_lines = KeyLines()
         self._rest = ""
         self._lock = threading.RLock()
 
@@ -32,7 +34,7 @@ class RedactedStream:
         with self._lock:
             *lines, self._rest = (self._rest + text).split("\n")
             for line in lines:
-                self._stream.write(redact_line(line, self._redactor) + "\n")
+                self._stream.write(self._redacted(line) + "\n")
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -40,9 +42,12 @@ class RedactedStream:
 
     def flush(self) -> None:
         with self._lock:
-            self._stream.write(redact_line(self._rest, self._redactor))
+            self._stream.write(self._redacted(self._rest))
             self._rest = ""
             self._stream.flush()
+
+    def _redacted(self, line: str) -> str:
+        return MASK if self._key_lines.is_of_key(line) else redact_line(line, self._redactor)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)  # fileno, encoding, isatty, ...

@@ -22,6 +22,7 @@ from typing import Any
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
+from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceAdapters, read_adapters
@@ -261,6 +262,7 @@ def _request_builder(job: SliceJob, plan: Plan, adapters: SliceAdapters) -> Requ
         structured_outputs=structured_outputs(job),
         preprocess=_load_function(job.preprocess),
         media=job.media,
+        image_sources=MediaSources(job.image_sources) if job.media is None and job.image_sources else None,
         adapter=AdapterChoice.of_job(job, digests, plan.columns),
     )
 

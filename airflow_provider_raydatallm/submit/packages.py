@@ -11,7 +11,7 @@ import hashlib
 import importlib.util
 import io
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -21,12 +21,11 @@ from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.processor.request.row_function import describe_python_mismatch
+from airflow_provider_raydatallm.submit.package_files import check_size, read_files, user_files
 
-MAX_PACKAGE_BYTES = 100 << 20
 #: How long a stopping job may take to write its last finished rows before Ray kills it. Ray reads this from
 #: the job's environment.
 STOP_VARIABLE, STOP_SECONDS = "RAY_JOB_STOP_WAIT_TIME_S", "30"
-_SKIPPED_NAMES = frozenset({"__pycache__", "node_modules", ".git", ".venv", "venv"})
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time that a zip can hold: equal files make equal zips
 
 
@@ -47,7 +46,7 @@ def processor_package() -> Package:
     root = Path(__file__).parents[1]
     return zip_files(
         (f"{root.name}/{name}", data)
-        for name, data in _read_files(root)
+        for name, data in read_files(root)
         if name.split("/")[0] in ("__init__.py", "contract", "processor")
     )
 
@@ -78,7 +77,8 @@ def user_packages(
     :param code_paths: a package's folder or a module's file (importable under its own name), or a folder
         without `__init__.py` (its content is put on the path).
     :param base: folder of relative paths, the DAG file's.
-    :raises RayLLMInputError: when a path does not exist, or its files are over 100 MiB.
+    :raises RayLLMInputError: when a path does not exist, its files are over 100 MiB, or one of them must not
+        travel (`package_files`).
     """
     if code_paths is None:
         sources = (find_source(ref.split(":", 1)[0].split(".", 1)[0]) for ref in functions)
@@ -89,7 +89,9 @@ def user_packages(
     for path in paths:
         if path.is_dir():
             prefix = f"{path.name}/" if (path / "__init__.py").exists() else ""
-            files: Iterable[tuple[str, bytes]] = ((prefix + name, data) for name, data in _read_files(path))
+            files: Iterable[tuple[str, bytes]] = (
+                (prefix + name, data) for name, data in user_files(path).items()
+            )
         elif path.suffix == ".py" and path.is_file():
             files = [(path.name, path.read_bytes())]
         else:
@@ -145,14 +147,6 @@ def find_source(module: str) -> Path | None:
     return path.parent if path.name == "__init__.py" else path
 
 
-def _read_files(root: Path) -> Iterator[tuple[str, bytes]]:
-    for path in sorted(root.rglob("*")):
-        parts = path.relative_to(root).parts
-        skipped = any(p in _SKIPPED_NAMES or p.startswith(".") for p in parts)
-        if path.is_file() and path.suffix != ".pyc" and not skipped:
-            yield "/".join(parts), path.read_bytes()
-
-
 def zip_files(files: Iterable[tuple[str, bytes]], source: str = "") -> Package:
     """:param source: names the files in errors.
     :raises RayLLMInputError: when they are over 100 MiB."""
@@ -160,11 +154,7 @@ def zip_files(files: Iterable[tuple[str, bytes]], source: str = "") -> Package:
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in files:
             total_bytes += len(data)
-            if total_bytes > MAX_PACKAGE_BYTES:
-                raise RayLLMInputError(
-                    f"{source} holds more than {MAX_PACKAGE_BYTES >> 20} MiB of files: name only the package "
-                    "that the functions need in code_paths"
-                )
+            check_size(total_bytes, source)
             digest.update(f"{name} {hashlib.sha256(data).hexdigest()}\n".encode())
             archive.writestr(zipfile.ZipInfo(name, _EPOCH), data, zipfile.ZIP_DEFLATED)
     content = buffer.getvalue()

@@ -1,7 +1,7 @@
 """The policy of a role's session: no more than the tables that a slice reads and writes.
 
 A session may do what both its role and its policy allow, so a job's credentials open only its own tables,
-whatever else the role may use. Pure.
+whatever else the role may use. Names are literal in it, but for the patterns of the input. Pure.
 """
 
 from __future__ import annotations
@@ -13,10 +13,16 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.slice_paths import MARK, METADATA
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
 
 #: Characters of a policy that STS accepts.
 MAX_CHARACTERS = 2048
-_S3 = re.compile(r"s3a?://([^/]+)/*(.*)")
+_S3 = re.compile(r"s3a?://([^/]+)/*(.*)", re.DOTALL)
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*|arn:[A-Za-z0-9:._/-]+")
+#: What a policy reads as a pattern, or as a variable's begin. `${*}` is the character.
+_SPECIAL = re.compile(r"[*?$]")
+#: Parts of an input's pattern (`processor/input/pattern`). A policy's `*` and `?` match slashes, too.
+_PATTERN = re.compile(r"(\*\*/|\*+)|(\?|\[!?\]?[^\]/]*\])")
 _WRITE = ["s3:GetObject", "s3:PutObject", "s3:DeleteObject", "s3:AbortMultipartUpload"]
 _KMS = ["kms:Decrypt", "kms:GenerateDataKey"]
 
@@ -29,6 +35,7 @@ def session_policy(
 
     :param partition: of ARNs, such as "aws".
     :param kms: allow keys of KMS, which only AWS itself knows.
+    :raises RayLLMInputError: for a bucket's name that a policy would take for a pattern.
     """
     paths = job.paths
     # A table's folder, not the slice's alone: the store is tried there, and earlier slices tell the speed.
@@ -37,7 +44,9 @@ def session_policy(
     folders.append(f"{folders[-1]}{METADATA}")  # says whose a quarantine elsewhere is
     written = _places([*folders, job.answer_cache])
     adapters = [job.adapter_path, *job.adapter_paths.values()]
-    read = _places([job.resolved_input_path, job.model_source, *adapters, *packages]) - written
+    read = _places([job.model_source, *adapters, *packages])
+    read |= _places([job.resolved_input_path], has_patterns=True)
+    read -= written
     buckets = sorted({bucket for bucket, _ in written | read})
     if not buckets or any(bucket.startswith("arn:") for bucket in buckets):
         return None
@@ -62,19 +71,40 @@ def session_policy(
     return policy
 
 
-def _places(addresses: Iterable[Any]) -> set[tuple[str, str]]:
-    """Returns bucket and path of those addresses that are in buckets."""
-    matches = (_S3.fullmatch(address) for address in addresses if isinstance(address, str))
-    return {(match[1], match[2]) for match in matches if match}
+def _places(addresses: Iterable[Any], *, has_patterns: bool = False) -> set[tuple[str, str]]:
+    """Returns bucket and path of those addresses that are in buckets, as a policy writes the path."""
+    places = set()
+    for address in addresses:
+        if isinstance(address, str) and (match := _S3.fullmatch(address)):
+            bucket, path = match.groups()
+            if not _BUCKET.fullmatch(bucket):
+                raise RayLLMInputError(
+                    f"{address!r:.200} has {bucket!r:.100} for the name of a bucket, which can have letters, "
+                    "digits, '.', '_' and '-' only: a session's policy would take others for a pattern"
+                )
+            places.add((bucket, _of_pattern(path) if has_patterns else _literal(path)))
+    return places
+
+
+def _literal(text: str) -> str:
+    return _SPECIAL.sub(lambda match: f"${{{match[0]}}}", text)
+
+
+def _of_pattern(path: str) -> str:
+    """The policy's pattern of all that an input's pattern matches."""
+    parts, end = [], 0
+    for match in _PATTERN.finditer(path):
+        parts += [_literal(path[end : match.start()]), "*" if match[1] else "?"]
+        end = match.end()
+    return "".join(parts) + _literal(path[end:])
 
 
 def _objects(partition: str, places: set[tuple[str, str]], is_whole: bool) -> set[str]:
-    """Returns the ARNs of what is there: a file, all in a folder, or all that a glob may match."""
+    """Returns the ARNs of what is there: a file, and all in a folder."""
     arns: set[str] = set()
     for bucket, path in places:
-        begin, *glob = re.split(r"[*?[]", "*" if is_whole else path, maxsplit=1)
-        arn = f"arn:{partition}:s3:::{bucket}/{begin.replace('$', '${$}')}"
-        arns |= {f"{arn}*"} if glob or arn.endswith("/") else {arn, f"{arn}/*"}
+        arn = f"arn:{partition}:s3:::{bucket}/{'' if is_whole else path}"
+        arns |= {f"{arn}*"} if arn.endswith("/") else {arn, f"{arn}/*"}
     return arns
 
 

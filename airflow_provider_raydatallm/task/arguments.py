@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
@@ -199,11 +201,13 @@ def code_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _code_leaves(path: str, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        is_class = path in ("engine", "engine.kind") and ":" in value
+        return {path: value} if is_class or _code_leaves(path, _from_json(value)) else {}
     if isinstance(value, (list, tuple)):
         value = dict(enumerate(value))
     if not isinstance(value, Mapping):
-        is_class = path in ("engine", "engine.kind") and isinstance(value, str) and ":" in value
-        return {path: value} if is_class else {}
+        return {}
     if _CUSTOM_CLASS in value.values():
         return {path: value}
     leaves: dict[str, Any] = {}
@@ -211,6 +215,14 @@ def _code_leaves(path: str, value: Any) -> dict[str, Any]:
         leaf_path = f"{path}.{name}"
         leaves |= {leaf_path: leaf} if name in _CODE_LEAVES else _code_leaves(leaf_path, leaf)
     return leaves
+
+
+def _from_json(text: str) -> Any:
+    """What a text says as JSON, which vLLM reads where it takes a dict; None for any other text."""
+    if text.lstrip().startswith(("{", "[")):
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(text)
+    return None
 
 
 def check_code_arguments(written: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
 
@@ -44,24 +45,25 @@ class WantedSlice:
         # Parsing a DAG file must not import what opens storage.
         from airflow_provider_raydatallm.processor.store.published import published_report
 
+        path = plain_text(self.slice_path)
         try:
             report = published_report(self._paths)
         except (OSError, SliceError) as e:
             if isinstance(e, SliceError) and e.kind != "transient":  # such as a package that is missing here
                 raise
-            log.warning("Cannot look at %s now: %s", self.slice_path, problem_of(e))
+            log.warning("Cannot look at %s now: %s", path, plain_text(str(problem_of(e))))
             return None
         if isinstance(report, str):
-            log.info("%s", report)
+            log.info("%s", plain_text(report))
             return None
         counts = report.counts
         if counts.succeeded < self.min_rows:
-            log.info("%s has %d rows; %d are wanted", self.slice_path, counts.succeeded, self.min_rows)
+            log.info("%s has %d rows; %d are wanted", path, counts.succeeded, self.min_rows)
             return None
         if counts.quarantined / max(1, counts.planned) > self.max_quarantine:
             log.info(
                 "%d of %d rows of %s are in quarantine, more than the share of %g",
-                counts.quarantined, counts.planned, self.slice_path, self.max_quarantine,
+                counts.quarantined, counts.planned, path, self.max_quarantine,
             )  # fmt: skip
             return None
         return report.model_dump(mode="json")

@@ -44,6 +44,16 @@ def slow_recording(seconds: int) -> bytes:
     return file.getvalue()
 
 
+def announced_wav(rate: int, channels: int) -> bytes:
+    """A WAV that says it has so many channels of so many samples a second, and holds a hundredth of one."""
+    data = bytes(max(1, rate // 100) * channels if rate < 1 << 20 else 1 << 20)
+    header = struct.pack(
+        "<4sI8sIHHIIHH", b"RIFF", 36 + len(data), b"WAVEfmt ", 16, 1, channels, rate,
+        min(rate * channels, (1 << 32) - 1), channels, 8,
+    )  # fmt: skip
+    return header + struct.pack("<4sI", b"data", len(data)) + data
+
+
 def float_wav(samples: np.ndarray) -> bytes:
     data = samples.astype("<f4").tobytes()
     header = struct.pack(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
-from airflow_provider_raydatallm.contract.log.redaction import is_secret_name
+from airflow_provider_raydatallm.contract.log.secret_shapes import is_secret_name
 
 _ALLOWED = re.compile(
     # the user, the locale, temporary files

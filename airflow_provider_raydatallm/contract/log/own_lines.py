@@ -9,6 +9,8 @@ import re
 import time
 from typing import NamedTuple
 
+from airflow_provider_raydatallm.contract.log.plain_text import plain_lines, plain_text
+
 _LINE = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d (DEBUG|INFO|WARNING|ERROR|CRITICAL) ray-llm \[.*?\] (.*)", re.DOTALL
 )
@@ -21,9 +23,9 @@ class OwnLine(NamedTuple):
 
 def format_lines(level: str, slice_key: str, text: str, now: float) -> str:
     """Returns a line for each line of the text. `now`: epoch seconds."""
-    key = slice_key.replace("] ", "]")  # else it would end there
+    key = plain_text(slice_key).replace("] ", "]")  # else it would end there
     start = f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(now))} {level} ray-llm [{key}] "
-    return "\n".join(start + line for line in text.splitlines())
+    return "\n".join(start + line for line in plain_lines(text))
 
 
 def parse_line(line: str) -> OwnLine | None:

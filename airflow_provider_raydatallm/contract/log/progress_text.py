@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.result.report import Report
 
 _STEPS = {
@@ -43,7 +44,7 @@ def progress_text(progress: dict[str, Any]) -> str:
         details.append(f"{progress['late_s']:,} s later than finish_by{enough}")
     step = _STEPS.get(name := str(progress.get("step")), name)
     step = step.format(error=progress.get("error"), holder=progress.get("holder"))
-    return f"{step}: {', '.join(details)}" if details else step
+    return plain_text(f"{step}: {', '.join(details)}" if details else step)
 
 
 def result_lines(report: Report) -> list[str]:
@@ -51,8 +52,8 @@ def result_lines(report: Report) -> list[str]:
     counts, rate = report.counts, report.throughput.rows_per_s
     if report.outcome == "kept":
         stay = f"the {counts.succeeded:,} rows of version {report.published_version} stay"
-        return [f"kept: the input is empty now, and {stay} in {report.output_path}"]
-    result = f"{report.outcome}: {counts.succeeded:,} rows in {report.output_path}"
+        return [plain_text(f"kept: the input is empty now, and {stay} in {report.output_path}")]
+    result = plain_text(f"{report.outcome}: {counts.succeeded:,} rows in {report.output_path}")
     if counts.quarantined:
         result += f", {counts.quarantined:,} in quarantine"
     if report.outcome != "published":
@@ -61,7 +62,7 @@ def result_lines(report: Report) -> list[str]:
     return [
         result + (f", {rate:,.0f} rows/s" if rate else ""),
         *([f"Before the first row: {start}"] if start else ()),
-        *(f"Advice: {advice}" for advice in report.advice or ()),
+        *(plain_text(f"Advice: {advice}") for advice in report.advice or ()),
     ]
 
 
@@ -69,7 +70,7 @@ def plan_lines(progress: dict[str, Any]) -> list[str]:
     """The lines of a plan; none for other progress."""
     lines: list[tuple[str, str]] = progress.get("plan") or []
     width = max((len(name) for name, _ in lines), default=0)
-    return [f"{name:<{width}}  {text}" for name, text in lines]
+    return [plain_text(f"{name:<{width}}  {text}") for name, text in lines]
 
 
 def waiting_text(waiting: dict[str, Any]) -> str:
@@ -83,4 +84,4 @@ def waiting_text(waiting: dict[str, Any]) -> str:
         text += f" at once, {amounts(waiting['free'])} are free"
     if ahead := list(waiting["ahead"]):
         text += f", behind {ahead[0]}" + (f" and {len(ahead) - 1} more" if len(ahead) > 1 else "")
-    return text
+    return plain_text(text)

@@ -1,4 +1,4 @@
-"""Knows secrets by their names, refuses them in arguments, and removes them from text in any encoding.
+"""Refuses secrets in arguments, and removes known ones from text in any encoding, all others by their shape.
 
 The one redactor of both sides: worker and triggerer hand `encodings` to Airflow's masker (`hooks/masking`),
 and a job redacts what it prints by the secrets of its own environment (`processor/job`). Pure.
@@ -13,30 +13,20 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus, unquote
 
-MASK = "***"
-#: Shorter values are words such as "false": to mask them would hide no secret, but make logs unreadable.
-_MIN_CHARACTERS = 6
-
-_SECRET_NAME = re.compile(
-    r"(?:^|_)(?:auth|access|api)?(?:token|credentials?|authorization|passphrase|connection_string)$"
-    r"|(?:password|passwd|_pwd|secret|api_?key|access_?key(?:_id)?|(?:private|account|storage|auth)_?key)$"
-    r"|(?:^|_)secrets?_(?!.*(?:name|path|file|dir|folder|arn|url|uri)$)"
+from airflow_provider_raydatallm.contract.log.secret_shapes import (
+    MASK,
+    MIN_CHARACTERS,
+    holds_secret,
+    is_secret_name,
+    without_secrets,
 )
-#: Words of a model's vocabulary.
-_MODEL_TOKEN = re.compile(r"(?:^|_)(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio|stop|start|end)_token$")
+
 _PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
 #: A password, which templates may fill in; the user of a web address, often a token; anything before the @
 #: of a bucket, where a secret may hold a slash. `ssh://git@host` is fine.
 _IN_ADDRESS = re.compile(
     r"://[^/:@\n]*:[^/@\n]+@|https?://[^/@\n]+@|\b(?:s3a?|gs|gcs)://(?:[^@\n]*:[^@\n]*|[^/@\n]*)@"
 )
-
-
-def is_secret_name(name: str) -> bool:
-    """Whether the value of a variable, argument or key with this name is a secret, such as `HF_TOKEN`,
-    `apiKey` or `client_secret`, but not `RAY_AUTH_TOKEN_PATH` or `eos_token`."""
-    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
-    return _SECRET_NAME.search(words) is not None and _MODEL_TOKEN.search(words) is None
 
 
 def environment_secrets(environment: Mapping[str, str]) -> set[str]:
@@ -62,7 +52,7 @@ def _find_secrets(path: str, value: Any) -> Iterator[tuple[str, str]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
             place = f"{path}[{key!r}]"
-            if isinstance(item, str) and len(item) >= _MIN_CHARACTERS and is_secret_name(str(key)):
+            if isinstance(item, str) and len(item) >= MIN_CHARACTERS and is_secret_name(str(key)):
                 yield place, "looks like a secret"
             yield from _find_secrets(place, item)
     elif isinstance(value, list | tuple):
@@ -70,26 +60,33 @@ def _find_secrets(path: str, value: Any) -> Iterator[tuple[str, str]]:
             yield from _find_secrets(f"{path}[{i}]", item)
     elif isinstance(value, str) and _IN_ADDRESS.search(value):
         yield path, "is an address with a user or a password"
+    elif isinstance(value, str) and holds_secret(value):
+        yield path, "looks like a secret, or a signed address"
 
 
 class Redactor:
-    """Replaces secrets in text by `***`."""
+    """Replaces secrets in text by `***`: those that are given, and what looks like one."""
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        forms = {f for s in secrets if len(s.strip()) >= _MIN_CHARACTERS for f in encodings(s)}
+        forms = {f for s in secrets if len(s.strip()) >= MIN_CHARACTERS for f in encodings(s)}
         longest_first = sorted(forms, key=len, reverse=True)
         self._pattern = re.compile("|".join(map(re.escape, longest_first))) if forms else None
 
     def text(self, text: str) -> str:
-        return text if self._pattern is None else self._pattern.sub(MASK, text)
+        return without_secrets(text if self._pattern is None else self._pattern.sub(MASK, text))
 
     def value(self, value: Any) -> Any:
-        """Redacts every text in a JSON value."""
+        """Redacts every text in a JSON value, and all of those with a secret's name."""
         match value:
             case str():
                 return self.text(value)
             case dict():
-                return {self.text(name): self.value(item) for name, item in value.items()}
+                return {
+                    self.text(name): MASK
+                    if isinstance(item, str) and len(item) >= MIN_CHARACTERS and is_secret_name(name)
+                    else self.value(item)
+                    for name, item in value.items()
+                }
             case list():
                 return [self.value(item) for item in value]
         return value

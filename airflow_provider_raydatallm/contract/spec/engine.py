@@ -202,6 +202,10 @@ class EngineSpec(RequestSpec):
 
     @model_validator(mode="after")
     def _check_media_of_engine(self) -> EngineSpec:
+        if self.image_sources and self.image_column is None:
+            has_messages = self.messages is not None or self.preprocess is not None
+            if self.resolved_engine == "vllm" or not has_messages:
+                raise ValueError(f"{label('image_sources')} needs images.column: the column with the images")
         if self.media is None:
             return self
         argument, many = self.media.argument, f"{self.media.noun}s"

@@ -16,7 +16,8 @@ class ImageSpec(Contract):
     image_max_pixels: int = Field(default=1 << 20, ge=28 * 28)
     #: Of an image's file. Larger ones are not read.
     image_max_bytes: int = Field(default=20 << 20, ge=1)
-    #: Folders and sites that rows may name (`media_sources`). Without any, a row holds its images.
+    #: Folders and sites that rows may name (`media_sources`), also in the messages of an engine that takes
+    #: their images from there. Without any, a row holds its images, and messages hold text.
     image_sources: tuple[str, ...] = ()
     #: Seconds that a site may take to send an image.
     image_timeout: Seconds = 20.0
@@ -29,8 +30,12 @@ class ImageSpec(Contract):
 
     @model_validator(mode="after")
     def _check_images(self) -> ImageSpec:
+        if self.image_column is not None and "data:" in self.image_sources:
+            raise ValueError(
+                "images.sources has 'data:', which is for messages: a column holds images as bytes"
+            )
         if self.image_column is None:
             for name, field in ImageSpec.model_fields.items():
-                if getattr(self, name) != field.get_default():
+                if name != "image_sources" and getattr(self, name) != field.get_default():
                     raise ValueError(f"{label(name)} needs images.column: the column with the images")
         return self

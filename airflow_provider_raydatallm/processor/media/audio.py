@@ -12,13 +12,16 @@ from itertools import chain
 
 import numpy as np
 
-from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, Medium
+from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, Medium, RowAllowances
 
 #: Of all speech models: a second has so many samples.
 SAMPLE_RATE = 16_000
 #: What Whisper hears at once; a longer recording is cut where it is quietest in the last second of these.
 _PIECE = 30 * SAMPLE_RATE
 _SEARCHED = SAMPLE_RATE
+#: A filter that resamples grows with what it starts from.
+_MOST_SAMPLE_RATE = 768_000
+_MOST_CHANNELS = 64
 _QUIET = SAMPLE_RATE // 10
 _FORMATS = "wav,mp3,flac,ogg,aac,aiff,amr,mov,matroska"
 _CODECS = frozenset({
@@ -30,7 +33,7 @@ _CODECS = frozenset({
 _OF_FLOATS = frozenset({"pcm_f32le", "pcm_f64le"})
 
 
-def decode_audio(data: bytes, max_seconds: float) -> list[Medium]:
+def decode_audio(data: bytes, max_seconds: float, row: RowAllowances | None = None) -> list[Medium]:
     """Returns the pieces of a recording, of one channel with `SAMPLE_RATE` 16-bit samples a second.
 
     :raises InvalidMedia: naming what is wrong with it.
@@ -40,7 +43,7 @@ def decode_audio(data: bytes, max_seconds: float) -> list[Medium]:
     if not data:
         raise InvalidMedia("the recording is empty: 0 bytes")
     try:
-        samples = _decode(data, max_seconds)
+        samples = _decode(data, max_seconds, row or RowAllowances())
     except InvalidMedia:
         raise
     except (av.error.InvalidDataError, av.error.ArgumentError, av.error.EOFError):
@@ -53,7 +56,7 @@ def decode_audio(data: bytes, max_seconds: float) -> list[Medium]:
     return [Medium("audio", piece.shape, piece.tobytes()) for piece in _cut(samples)]
 
 
-def _decode(data: bytes, max_seconds: float) -> np.ndarray:
+def _decode(data: bytes, max_seconds: float, row: RowAllowances) -> np.ndarray:
     import av
 
     options = {"format_whitelist": _FORMATS, "codec_whitelist": ",".join(_CODECS), "protocol_whitelist": ""}
@@ -70,8 +73,15 @@ def _decode(data: bytes, max_seconds: float) -> np.ndarray:
         for frame in chain(container.decode(stream), [None]):
             if frame is not None:
                 # Before it is resampled: a few bytes at a sample a second are hours.
-                if count + frame.samples / frame.sample_rate * SAMPLE_RATE > max_seconds * SAMPLE_RATE:
+                resampled_samples = frame.samples / frame.sample_rate * SAMPLE_RATE
+                if count + resampled_samples > max_seconds * SAMPLE_RATE:
                     raise InvalidMedia(f"the recording is longer than audio.max_seconds, {max_seconds:g} s")
+                if frame.sample_rate > _MOST_SAMPLE_RATE or len(frame.layout.channels) > _MOST_CHANNELS:
+                    raise InvalidMedia(
+                        f"the recording has {len(frame.layout.channels):,} channels of {frame.sample_rate:,} "
+                        f"samples a second: at most {_MOST_CHANNELS} of {_MOST_SAMPLE_RATE:,} are decoded"
+                    )
+                row.media_bytes.take(int(resampled_samples) * 2)
                 if codec in _OF_FLOATS and not np.isfinite(frame.to_ndarray()).all():
                     raise InvalidMedia("the recording has samples that are NaN or infinite")
             for resampled in resampler.resample(frame):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,34 @@ class InvalidMedia(ValueError):
 
 class MediaUnavailable(Exception):
     """A file that cannot be read, or not now; the message says why."""
+
+
+class Allowance:
+    """What the files of a row may take together. Thread-safe."""
+
+    def __init__(self, most: int, what: str) -> None:
+        self._most, self._what = most, what
+        self._left = most
+        self._lock = threading.Lock()
+
+    def take(self, amount: int) -> None:
+        """:raises InvalidMedia: when less is left, also ever after: the row has failed."""
+        with self._lock:
+            self._left -= amount
+            if self._left < 0:
+                raise InvalidMedia(f"the row's files have more than {self._most:,} {self._what} together")
+
+
+class RowAllowances:
+    """Taken before anything is decoded: a small file may announce much.
+
+    `pixels`: to decode; those of a progressive JPEG count several times. `media_bytes`: of what a row shows a
+    model.
+    """
+
+    def __init__(self) -> None:
+        self.pixels = Allowance(1 << 31, "pixels to decode")
+        self.media_bytes = Allowance(1 << 29, "bytes when decoded")
 
 
 @dataclass(frozen=True)

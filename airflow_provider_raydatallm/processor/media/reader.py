@@ -19,16 +19,25 @@ from airflow_provider_raydatallm.processor.media.audio import decode_audio
 from airflow_provider_raydatallm.processor.media.cells import MediaFile
 from airflow_provider_raydatallm.processor.media.folders import read_file
 from airflow_provider_raydatallm.processor.media.images import decode_image
-from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, MediaUnavailable, Medium
+from airflow_provider_raydatallm.processor.media.medium import (
+    Allowance,
+    InvalidMedia,
+    MediaUnavailable,
+    Medium,
+    RowAllowances,
+)
 from airflow_provider_raydatallm.processor.media.sites import read_url
 from airflow_provider_raydatallm.processor.storage.store import Store
 
 _READING_THREADS = 16
 #: Of a feeder, which has a CPU for itself and is not alone on its node.
 _DECODING_THREADS = 2
+#: Of a row's files together, unless one of them alone may have more.
+_MOST_FILE_BYTES = 1 << 30
 _RETRY_WAITS_SECONDS = (0.5, 2.0)
 
 T = TypeVar("T")
+A = TypeVar("A")
 R = TypeVar("R")
 
 
@@ -44,21 +53,28 @@ class MediaReader:
 
     def read(self, rows: Sequence[Sequence[MediaFile]]) -> list[list[bytes] | Exception]:
         """Returns the content of each row's files, or why they cannot be read."""
-        return _map_nested(self._reading, self._read_file, rows)
+        most = max(_MOST_FILE_BYTES, self._media.max_bytes)
+        return _map_nested(self._reading, self._read_file, rows, lambda: Allowance(most, "bytes"))
 
     def decode(self, rows: Sequence[Sequence[bytes]]) -> list[list[Medium] | Exception]:
         """Returns each row's media, or why they cannot be shown to a model."""
         return [
             list(chain.from_iterable(row)) if isinstance(row, list) else row
-            for row in _map_nested(self._decoding, self._decode_file, rows)
+            for row in _map_nested(self._decoding, self._decode_file, rows, RowAllowances)
         ]
 
-    def _decode_file(self, data: bytes) -> list[Medium]:
+    def _decode_file(self, data: bytes, row: RowAllowances) -> list[Medium]:
         if self._job.audio_column is not None:
-            return decode_audio(data, self._job.audio_max_seconds)
-        return [decode_image(data, self._job.image_max_pixels)]
+            return decode_audio(data, self._job.audio_max_seconds, row)
+        return [decode_image(data, self._job.image_max_pixels, row)]
 
-    def _read_file(self, file: MediaFile) -> bytes:
+    def _read_file(self, file: MediaFile, row_bytes: Allowance) -> bytes:
+        row_bytes.take(0)  # one more is not even read when others were too much
+        data = self._read_content(file)
+        row_bytes.take(len(data))
+        return data
+
+    def _read_content(self, file: MediaFile) -> bytes:
         if file.data is not None:
             self._check_size(file.data, f"the {self._media.noun}")
             return file.data
@@ -107,17 +123,22 @@ class MediaReader:
 
 
 def _map_nested(
-    pool: ThreadPoolExecutor, function: Callable[[T], R], rows: Sequence[Sequence[T]]
+    pool: ThreadPoolExecutor,
+    function: Callable[[T, A], R],
+    rows: Sequence[Sequence[T]],
+    allowance_of_row: Callable[[], A],
 ) -> list[list[R] | Exception]:
     """Calls a function for each value of each row. Returns its first error in place of a row."""
 
-    def attempt(value: T) -> R | Exception:
+    def attempt(value: T, allowance: A) -> R | Exception:
         try:
-            return function(value)
+            return function(value, allowance)
         except Exception as e:
             return e
 
-    results = pool.map(attempt, [value for row in rows for value in row])
+    allowances = [allowance_of_row() for _ in rows]
+    values = [(value, a) for row, a in zip(rows, allowances, strict=True) for value in row]
+    results = pool.map(attempt, *(zip(*values, strict=True) if values else ((), ())))
     mapped: list[list[R] | Exception] = []
     for row in rows:
         of_row = [next(results) for _ in row]

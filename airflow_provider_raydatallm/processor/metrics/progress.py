@@ -16,6 +16,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
+from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.metrics import prometheus
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
@@ -58,7 +59,7 @@ class ProgressReporter:
     ) -> None:
         self.close()
         if error is not None:
-            message = (str(error) or type(error).__name__)[:_MESSAGE_CHARACTERS]
+            message = without_secrets(str(error) or type(error).__name__)[:_MESSAGE_CHARACTERS]
             self._progress = {**self._progress, "step": "failed", "error": message}
             self._try(self._write)
 

@@ -3,6 +3,9 @@
 All of them are gauges, even those that only grow (`rate()` works on them): Ray drops a gauge that was not set
 for 20 s, so a run's series end with it, but keeps a counter's series as long as the node lives. So there are
 never more series than active runs, however long the backfill. Ray exports the nodes' usage itself.
+
+The port is Ray's, and whoever reaches a node reads it without a token: numbers, the table's address and the
+slice's key are all that is there.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
 
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.result.counters import COUNTERS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
@@ -49,11 +53,16 @@ def export(job: SliceJob, figures: Mapping[str, Any]) -> None:
 
     if not ray.is_initialized():
         return
-    tags = {"table": job.output_path, "slice": job.slice_key}
-    tags = {name: quote(value, safe=string.printable) for name, value in tags.items()}  # Ray takes ASCII
+    tags = tags_of(job)
     for figure, gauge in _gauges().items():
         if (value := figures.get(figure)) is not None:
             gauge.set(value, tags)
+
+
+def tags_of(job: SliceJob) -> dict[str, str]:
+    tags = {"table": job.output_path, "slice": job.slice_key}
+    # Ray takes ASCII.
+    return {name: quote(plain_text(value), safe=string.printable) for name, value in tags.items()}
 
 
 @functools.cache

@@ -2,6 +2,10 @@
 
 A conversation is a list of messages, each with a `role` and a `content`: a list of structs, or JSON text of
 it. Whatever else a message has is left out, but for what chat templates write of the use of tools.
+
+Content is text. Whoever writes rows must not choose what an engine or an endpoint opens, so parts with
+addresses and files are refused, and a part of text has its text only: engines tell parts by their fields,
+too. An image passes where the sources of images hold its address.
 """
 
 from __future__ import annotations
@@ -13,10 +17,16 @@ import pyarrow as pa
 from pydantic_core import from_json
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 
 _ROLES = ("system", "user", "assistant", "tool")
 #: What a message may have beside its role and content.
 _OF_TOOLS = ("name", "tool_calls", "tool_call_id")
+#: Fields of messages that hold more than text.
+_NESTED = ("content", "tool_calls", "function_call")
+_NOT_TEXT = (Mapping, list, tuple)
+#: The type of a part with an image's address, and its field.
+_IMAGE = "image_url"
 _PART = "{'type': 'text', 'text': 'Hi'}"
 
 
@@ -56,59 +66,110 @@ def _is_list(kind: pa.DataType) -> bool:
     return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
 
 
-def read_conversation(name: str, value: Any) -> list[dict[str, Any]]:
+def read_conversation(name: str, value: Any, images: MediaSources | None = None) -> list[dict[str, Any]]:
     """
     :param name: of the column.
     :param value: of a row.
+    :param images: where images may lie; None: there may be none.
     :raises SliceError: saying what is wrong with it.
     """
+    subject = f"the conversation in column {name!r}"
     if isinstance(value, str):
         try:
             value = from_json(value)
         except ValueError as e:
-            raise _invalid(name, f"is not valid JSON: {e}") from e
+            raise _invalid(subject, f"is not valid JSON: {e}") from e
     if not isinstance(value, list):
-        raise _invalid(name, f"is not a list of messages: {value!r:.100}")
-    messages = [_read_message(name, number, message) for number, message in enumerate(value, start=1)]
+        raise _invalid(subject, f"is not a list of messages: {value!r:.100}")
+    messages = [_read_message(subject, number, message, images) for number, message in enumerate(value, 1)]
     if "user" not in (message["role"] for message in messages):
-        raise _invalid(name, "has no message of the user")
+        raise _invalid(subject, "has no message of the user")
     if messages[-1]["role"] == "assistant":
-        raise _invalid(name, "ends with the assistant's message, which leaves nothing to answer")
+        raise _invalid(subject, "ends with the assistant's message, which leaves nothing to answer")
     return messages
 
 
-def _read_message(name: str, number: int, message: Any) -> dict[str, Any]:
+def check_messages(messages: Any, images: MediaSources | None) -> list[Any]:
+    """Returns messages that `preprocess` made, which may put a row's values anywhere.
+
+    :raises SliceError: when one of them has content that is neither text nor parts that are accepted.
+    """
+    subject = "what preprocess returned"
+    if not isinstance(messages, list | tuple):
+        raise _invalid(subject, f"has no list of messages: {messages!r:.100}")
+    return [_check_message(subject, number, message, images) for number, message in enumerate(messages, 1)]
+
+
+def _check_message(subject: str, number: int, message: Any, images: MediaSources | None) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
-        raise _invalid(name, f"has as message {number} no role and content: {message!r:.100}")
+        raise _invalid(subject, f"has as message {number} no role and content: {message!r:.100}")
+    for field, value in message.items():
+        if field not in _NESTED and isinstance(value, _NOT_TEXT):
+            raise _invalid(
+                subject, f"has in message {number} {field!r:.100}, which is no text: {value!r:.100}"
+            )
+    content = message.get("content")
+    if not isinstance(content, _NOT_TEXT):  # a number or a date becomes text
+        return message
+    return {**message, "content": _read_content(subject, number, content, images)}
+
+
+def _read_message(subject: str, number: int, message: Any, images: MediaSources | None) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise _invalid(subject, f"has as message {number} no role and content: {message!r:.100}")
     role, content = message.get("role"), message.get("content")
     if role not in _ROLES:
-        raise _invalid(name, f"has as role of message {number} {role!r:.100}: use {', '.join(_ROLES)}")
+        raise _invalid(subject, f"has as role of message {number} {role!r:.100}: use {', '.join(_ROLES)}")
     beside = {key: message[key] for key in _OF_TOOLS if message.get(key) is not None}
-    if isinstance(content, list) and content and all(isinstance(part, Mapping) for part in content):
-        content = [_read_part(name, f"part {i} of message {number}", p) for i, p in enumerate(content, 1)]
-    elif not isinstance(content, str) and not (content is None and "tool_calls" in beside):
-        raise _invalid(
-            name,
-            f"has as content of message {number} no text: {content!r:.100}. Give text, or a list of parts "
-            f"such as {_PART}",
-        )
+    if not isinstance(content, str) and not (content is None and "tool_calls" in beside):
+        content = _read_content(subject, number, content, images)
     return {"role": role, "content": content, **beside}
 
 
-def _read_part(name: str, where: str, part: Mapping[str, Any]) -> Any:
-    if not isinstance(part.get("type"), str):
-        raise _invalid(name, f"has in {where}, {part!r:.100}, no type: give such as {_PART}")
-    if part["type"] == "text" and not isinstance(part.get("text"), str):
-        raise _invalid(name, f"has in {where} no text: {part.get('text')!r:.100}")
-    return _without_nulls(part)
+def _read_content(
+    subject: str, number: int, content: Any, images: MediaSources | None
+) -> list[dict[str, Any]]:
+    """Returns the parts of a message's content."""
+    is_parts = isinstance(content, list | tuple) and content
+    if not is_parts or not all(isinstance(part, Mapping) for part in content):
+        raise _invalid(
+            subject,
+            f"has as content of message {number} no text: {content!r:.100}. Give text, or a list of parts "
+            f"such as {_PART}",
+        )
+    return [
+        _read_part(subject, f"part {i} of message {number}", part, images)
+        for i, part in enumerate(content, 1)
+    ]
 
 
-def _without_nulls(value: Any) -> Any:
-    """A struct of Arrow has the fields of all parts of all rows."""
-    if not isinstance(value, Mapping):
-        return value
-    return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+def _read_part(
+    subject: str, where: str, part: Mapping[str, Any], images: MediaSources | None
+) -> dict[str, Any]:
+    kind = part.get("type")
+    if not isinstance(kind, str):
+        raise _invalid(subject, f"has in {where}, {part!r:.100}, no type: give such as {_PART}")
+    if kind == "text":
+        if not isinstance(text := part.get("text"), str):
+            raise _invalid(subject, f"has in {where} no text: {text!r:.100}")
+        return {"type": kind, "text": text}
+    if kind == _IMAGE and images is not None:
+        image = part.get(_IMAGE)
+        image = {"url": image} if isinstance(image, str) else image
+        if not isinstance(image, Mapping) or not isinstance(url := image.get("url"), str):
+            raise _invalid(subject, f"has in {where} no address of an image: {image!r:.100}")
+        try:
+            images.check(url)
+        except ValueError as e:
+            raise _invalid(subject, f"has in {where} an image that is not accepted: {e}") from None
+        detail = image.get("detail")
+        return {"type": kind, _IMAGE: {"url": url} | ({"detail": detail} if isinstance(detail, str) else {})}
+    raise _invalid(
+        subject,
+        f"has in {where} the type {kind!r:.100}: give text. Images of rows stand in a column (images), and "
+        f"engine 'http' takes parts of type {_IMAGE!r} whose addresses images.sources holds",
+    )
 
 
-def _invalid(name: str, why: str) -> SliceError:
-    return SliceError(f"the conversation in column {name!r} {why}", kind="input")
+def _invalid(subject: str, why: str) -> SliceError:
+    return SliceError(f"{subject} {why}", kind="input")

@@ -13,6 +13,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.audio import MediaColumn
 from airflow_provider_raydatallm.contract.spec.engine_arguments import with_biases
+from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.processor.columns import (
     CARRIED_ROW_FIELD,
     FILES_FIELD,
@@ -23,7 +24,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.publishable import CheckedReader
 from airflow_provider_raydatallm.processor.media.cells import MediaFile, files_of_cell
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
-from airflow_provider_raydatallm.processor.request.conversation import read_conversation
+from airflow_provider_raydatallm.processor.request.conversation import check_messages, read_conversation
 from airflow_provider_raydatallm.processor.request.feedback import Attempt, Feedback, with_feedback
 from airflow_provider_raydatallm.processor.request.prompt import FIELD, Row, Template, as_text
 from airflow_provider_raydatallm.processor.request.row_function import RowFunction
@@ -62,16 +63,19 @@ class RequestBuilder:
         structured_outputs: Mapping[str, Any] | None = None,
         preprocess: Callable[[dict[str, Any]], Any] | None = None,
         media: MediaColumn | None = None,
+        image_sources: MediaSources | None = None,
         adapter: AdapterChoice | None = None,
     ) -> None:
         """
         :param messages: column of conversations.
         :param media: its column is one that the input has beside `columns`, or among them.
+        :param image_sources: where images of messages may lie. None: messages hold text only.
         """
         self.media = media
         self._adapter = adapter
         self._all_columns = list(columns)
         self._conversation = messages
+        self._image_sources = image_sources
         self._prompt = Template(prompt, columns) if prompt is not None else None
         #: Messages before the prompt's, by their role.
         self._before: dict[str, Template] = {}
@@ -128,7 +132,7 @@ class RequestBuilder:
         row_params = {n: row[c] for n, c in self._column_params.items() if row[c] is not None}
         params = self._fixed_params | row_params
         if self._conversation is not None:
-            turns = read_conversation(self._conversation, row[self._conversation])
+            turns = read_conversation(self._conversation, row[self._conversation], self._image_sources)
             return {**self._messages(row, turns, [None for _ in turns]), "sampling_params": params}
         if self._preprocess is None:
             assert self._prompt is not None
@@ -149,8 +153,9 @@ class RequestBuilder:
                 "sampling_params",
                 kind="input",
             )
-        request = {"messages": result.get("messages")}
-        if "prompt" in result:
+        if "messages" in result:
+            request = {"messages": check_messages(result["messages"], self._image_sources)}
+        else:
             prompt = str(result["prompt"])
             request = self._messages(row, [_message("user", prompt)], [[(0, len(prompt))]])
         return {**request, "sampling_params": {**params, **(result.get("sampling_params") or {})}}

@@ -11,14 +11,12 @@ import re
 from typing import NamedTuple
 
 from airflow_provider_raydatallm.contract.log.own_lines import parse_line
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text
+from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
 
 _MAX_CHARACTERS = 2000
 #: What is read of a line: escape codes take room, too.
 _MAX_READ = 4 * _MAX_CHARACTERS
-#: Colours, cursor moves, window titles.
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)")
-#: Control characters but tab and newline, other line ends, and those that change the direction of text.
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069]")
 #: Airflow folds what lies between `::group::NAME` and `::endgroup::`, wherever in a line they stand.
 _FOLD = re.compile(r"::(?=(?:end)?group::)")
 #: What Ray and vLLM put before the lines of a job's other processes.
@@ -43,19 +41,18 @@ class LogEntry(NamedTuple):
 
 
 def clean(text: str) -> str:
-    """Escapes a text from the cluster, but for tabs and newlines, and cuts its lines to 2,000 characters."""
+    """Escapes a text from the cluster, but for tabs and newlines, masks what looks like a secret, and cuts
+    its lines to 2,000 characters."""
     lines = []
     for line in text.split("\n"):
-        plain = _ANSI.sub("", line[:_MAX_READ]).removesuffix("\r")
-        plain = _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), plain)
-        plain = _FOLD.sub(": :", plain)
+        plain = _FOLD.sub(": :", without_secrets(plain_text(line[:_MAX_READ].removesuffix("\r"))))
         lines.append(plain if len(plain) <= _MAX_CHARACTERS else f"{plain[:_MAX_CHARACTERS]} ...")
     return "\n".join(lines)
 
 
 def own_entry(line: str) -> LogEntry | None:
     """Returns None for a line that is not the provider's."""
-    own = parse_line(_PROCESS.sub("", _ANSI.sub("", line[:_MAX_READ])))
+    own = parse_line(_PROCESS.sub("", plain_text(line[:_MAX_READ].removesuffix("\r"))))
     return LogEntry(logging.getLevelNamesMapping()[own.level], clean(own.text)) if own else None
 
 

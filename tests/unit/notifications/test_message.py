@@ -120,6 +120,15 @@ def test_without_slices_the_message_says_so() -> None:
     assert SliceMessage("customers", note="no").title == "customers: no"
 
 
+def test_progress_of_a_folder_that_others_write_is_harmless() -> None:
+    progress = {"step": "attach", "holder": "x\n<!channel> \u202e @here api_key=abcdefgh"}
+    status = SliceStatus("d.t", "running", progress=progress)
+    [line] = [line for line in status.details if "x" in line]
+    assert "abcdefgh" not in line
+    assert line.isprintable()
+    assert not set("<@") & set(line)
+
+
 def test_hostile_names_are_harmless() -> None:
     hostile = "<!channel> <script>alert(1)</script> *x* @here\n&"
     figures = SliceEntry(slice_key=hostile, paths={}, outcome="published", counts={**COUNTS},

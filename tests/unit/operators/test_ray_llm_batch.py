@@ -580,6 +580,9 @@ def test_template_that_nobody_renders_is_refused_when_the_dag_is_parsed(argument
     {"kwargs": {"model_class_overrides": {"LlamaForCausalLM": "evil:Model"}}},
     {"kwargs": {"speculative_config": {"method": "custom_class", "model": "evil.Proposer"}}},
     {"kwargs": {"spec_method": "custom_class", "spec_model": "evil.Proposer"}},
+    {"kwargs": {"speculative_config": ' {"method": "custom_class", "model": "evil.Proposer"}'}},
+    {"kwargs": {"hf_overrides": '{"a": [{"trust_remote_code": true}]}'}},
+    {"processor": {"chat_template_stage": '{"runtime_env": {"pip": ["evil"]}}'}},
     {"kwargs": {"ec_manager_config": {"encoder_cache_manager_cls": "evil.Manager"}}},
 ])  # fmt: skip
 def test_run_cannot_choose_the_code_of_an_engine(rendered: Any) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.submit import packages
+from airflow_provider_raydatallm.submit import package_files, packages
 from tests.support.in_process import job_of
 
 
@@ -72,7 +72,7 @@ def test_users_runtime_env_is_merged_and_conflicts_are_named() -> None:
 
 
 def test_too_large_package_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packages, "MAX_PACKAGE_BYTES", 10)
+    monkeypatch.setattr(package_files, "MAX_PACKAGE_BYTES", 10)
     (tmp_path / "big.py").write_text("#" * 100)
     with pytest.raises(RayLLMInputError, match=r"big\.py"):
         packages.user_packages([], ["big.py"], tmp_path)

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.submit.session_policy import MAX_CHARACTERS, session_policy
 
 
 def policy_of(runtime_env: dict[str, Any] | None = None, *, kms: bool = False, **fields: Any) -> str | None:
     job = SliceJob.model_validate({
-        "slice_key": "2026-01-31", "input_path": "s3://raw/in/ds={slice}/", "output_path": "s3://lake/dwh/out",
+        "slice_key": "2026-01-31", "input_path": "s3://raw/in/ds={slice}/",
+        "output_path": "s3://lake/dwh/out",
         "model_source": "m", "prompt": "{a}", **fields,
     })  # fmt: skip
     return session_policy(job, runtime_env, partition="aws", kms=kms)
@@ -26,13 +28,16 @@ def allows(policy: str | None, action: str, resource: str) -> bool:
     return any(
         action in statement["Action"]
         and any(
-            re.fullmatch(
-                re.escape(r).replace(r"\*", ".*").replace(r"\$\{\$\}", r"\$"), f"arn:aws:s3:::{resource}"
-            )
-            for r in statement["Resource"]
+            re.fullmatch(_regex(pattern), f"arn:aws:s3:::{resource}", re.DOTALL)
+            for pattern in statement["Resource"]
         )
         for statement in statements
     )
+
+
+def _regex(pattern: str) -> str:
+    parts = re.split(r"(\$\{[*?$]\}|[*?])", pattern)
+    return "".join({"*": ".*", "?": "."}.get(p) or re.escape(p[2] if p[:2] == "${" else p) for p in parts)
 
 
 @pytest.mark.parametrize(("key", "may"), [
@@ -58,10 +63,38 @@ def test_session_reads_input_model_and_packages_and_writes_its_tables(key: str, 
     ("s3://raw/in/*.csv", "raw/in/a.csv", True), ("s3://raw/in/*.csv", "raw/other/a.csv", False),
     ("s3://raw/a.parquet", "raw/a.parquet", True), ("s3://raw/a.parquet", "raw/a.parquet.secret", False),
     ("s3://raw/in", "raw/in/a/b.csv", True), ("s3://raw/in", "raw/input/b.csv", False),
+    ("s3://raw/in/*.csv", "raw/in/a.key", False), ("s3://raw/in/*.csv", "raw/in/a.csv/part", True),
+    ("s3://raw/**/x.csv", "raw/x.csv", True), ("s3://raw/**/x.csv", "raw/a/b/x.csv", True),
+    ("s3://raw/**/x.csv", "raw/a/y.csv", False), ("s3://raw/d?/[!]a]/x", "raw/d1/b/x", True),
+    ("s3://raw/d?/[ab]/x", "raw/d1/bb/x", False), ("s3://raw/a[b/x", "raw/a[b/x", True),
     ("s3://raw", "raw/any", True), ("s3://raw/$1/", "raw/$1/a", True), ("/local/in", "raw/a", False),
 ])  # fmt: skip
 def test_input_is_a_file_a_folder_or_what_a_glob_may_match(input_path: str, key: str, may: bool) -> None:
     assert allows(policy_of(input_path=input_path), "s3:GetObject", key) is may
+
+
+@pytest.mark.parametrize("name", ["a*", "a?", "*", "a$*", "a[bc]"])
+def test_what_is_no_input_has_no_patterns(name: str) -> None:
+    fields = {"output_path": f"s3://lake/{name}/t", "answer_cache": f"s3://cache/{name}"}
+    policy = policy_of(**fields, model_source=f"s3://models/{name}", engine="vllm")
+    variable = policy_of(model_source="s3://models/${aws:username}", engine="vllm")
+    assert allows(variable, "s3:GetObject", "models/${aws:username}/config.json")
+    assert "${aws" not in str(variable)
+    for place in ("lake/{}/t/ds=1/part", "cache/{}/x", "models/{}/config.json"):
+        assert allows(policy, "s3:GetObject", place.format(name))
+        for other in ("ab", "a", "abc", "b", "a$"):
+            assert not allows(policy, "s3:GetObject", place.format(other))
+
+
+@pytest.mark.parametrize("bucket", ["lake*", "l?ke", "*", "$lake", "la ke", "l[a]ke"])
+@pytest.mark.parametrize(
+    "field", ["input_path", "output_path", "answer_cache", "model_source", "metadata_path"]
+)
+def test_bucket_that_a_policy_takes_for_a_pattern_is_refused(field: str, bucket: str) -> None:
+    with pytest.raises(RayLLMInputError, match="name of a bucket"):
+        policy_of(**{field: f"s3://{bucket}/x/t", "engine": "vllm"})
+    with pytest.raises(RayLLMInputError, match="name of a bucket"):
+        policy_of({"py_modules": [f"s3://{bucket}/x.zip"]})
 
 
 def test_folders_of_metadata_and_quarantine_may_be_elsewhere_and_trials_are_beside() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.log.redaction import is_secret_name
+from airflow_provider_raydatallm.contract.log.secret_shapes import is_secret_name
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, WorkerDiedError

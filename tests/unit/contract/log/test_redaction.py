@@ -15,8 +15,8 @@ from airflow_provider_raydatallm.contract.log.redaction import (
     Redactor,
     check_no_secrets,
     environment_secrets,
-    is_secret_name,
 )
+from airflow_provider_raydatallm.contract.log.secret_shapes import is_secret_name
 
 #: As AWS and people make them: with characters that every encoding changes.
 SECRETS = [
@@ -57,7 +57,10 @@ def test_every_text_of_a_json_value_is_redacted_and_nothing_else_changes() -> No
     redacted = {"rows": 3, "why": ["no access: ***", None, 1.5], "***": True}
     assert Redactor(["hf_QwErTyUiOpAsDfGh"]).value(value) == redacted
     assert Redactor(["false", "", " \n"]).text("false \n") == "false \n"
-    assert Redactor([]).value(value) == value
+    assert Redactor([]).value({"rows": 3, "a": ["b", None, 1.5]}) == {"rows": 3, "a": ["b", None, 1.5]}
+    assert Redactor([]).value({"api_key": "anything", "max_tokens": "anything"}) == {
+        "api_key": "***", "max_tokens": "anything",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [

@@ -9,7 +9,7 @@ import pydantic
 import pytest
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.log.redaction import is_secret_name
+from airflow_provider_raydatallm.contract.log.secret_shapes import is_secret_name
 from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE
 from tests.support.slice_jobs import slice_job
 

@@ -11,6 +11,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from tests.support.slice_jobs import slice_job
 
 IMAGES = {"image_column": "photo"}
+HTTP = {"engine": "http", "endpoint_url": "https://h/v1"}
 
 
 def test_images_are_a_column_s_name_or_a_group() -> None:
@@ -33,6 +34,10 @@ def test_images_are_a_column_s_name_or_a_group() -> None:
 @pytest.mark.parametrize(("given", "says"), [
     ({"image_max_pixels": 10_000}, r"images\.max_pixels needs images\.column"),
     ({"image_sources": ["https://x.com"]}, r"images\.sources needs images\.column"),
+    ({"image_sources": ["https://x.com"], "prompt": None, "messages": "t"}, r"sources needs images\.column"),
+    ({"image_sources": ["https://x.com"], **HTTP}, r"images\.sources needs images\.column"),
+    ({"image_timeout": 3, "image_sources": ["https://x.com"], **HTTP}, r"timeout needs images\.column"),
+    ({**IMAGES, "image_sources": ["data:"]}, "'data:', which is for messages"),
     ({**IMAGES, "image_max_pixels": 10}, "greater than or equal to 784"),
     ({**IMAGES, "image_sources": ["photos"]}, "'photos' is not a source"),
     ({**IMAGES, "image_timeout": 0}, "greater than 0"),
@@ -53,6 +58,15 @@ def test_arguments_that_do_not_go_with_images(given: dict[str, Any], says: str) 
 ])  # fmt: skip
 def test_images_stand_beside_any_prompt_and_answer(given: dict[str, Any]) -> None:
     assert slice_job(**IMAGES, **given).resolved_engine == "vllm"
+
+
+@pytest.mark.parametrize("engine", [HTTP, {"engine": "ray_data_llm"}, {"engine": "my:Engine"}])
+@pytest.mark.parametrize("request_of", [{"messages": "talk"}, {"preprocess": "m:f"}])
+def test_sources_alone_are_for_images_in_messages(engine: dict[str, str], request_of: dict[str, str]) -> None:
+    sources = ["https://x.com", "data:"]
+    job = slice_job(image_sources=sources, prompt=None, **engine, **request_of)
+    assert job.image_sources == tuple(sources)
+    assert job.media is None
 
 
 def test_fingerprint_covers_what_decides_what_a_model_sees() -> None:

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from airflow_provider_raydatallm.processor.media.audio import SAMPLE_RATE, decode_audio
-from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, Medium
-from tests.support.recordings import BAD_RECORDINGS, recording
+from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, Medium, RowAllowances
+from tests.support.recordings import BAD_RECORDINGS, announced_wav, recording
 
 ANY = 1800.0
 
@@ -80,6 +80,28 @@ def test_small_file_of_a_long_recording_takes_no_memory() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert int(done.stdout) < 100  # MiB
+
+
+@pytest.mark.parametrize(("rate", "channels"), [
+    (0, 1), (768_001, 1), (1 << 30, 1), ((1 << 31) - 1, 1), ((1 << 32) - 1, 1), (16_000, 0), (16_000, 65),
+    (16_000, 512), (16_000, 65_535),
+])  # fmt: skip
+def test_absurd_rates_and_channels_are_refused(rate: int, channels: int) -> None:
+    with pytest.raises(InvalidMedia):
+        decode_audio(announced_wav(rate, channels), ANY)
+
+
+@pytest.mark.parametrize(("rate", "channels"), [(4000, 1), (8000, 2), (192_000, 8), (768_000, 1)])
+def test_any_real_rate_is_decoded(rate: int, channels: int) -> None:
+    assert decode_audio(announced_wav(rate, channels), ANY)
+
+
+def test_recordings_of_a_row_share_what_is_kept() -> None:
+    row = RowAllowances()
+    row.media_bytes.take((1 << 29) - 100_000)
+    assert decode_audio(recording(2), ANY, row)
+    with pytest.raises(InvalidMedia, match="bytes when decoded together"):
+        decode_audio(recording(2), ANY, row)
 
 
 def test_any_damage_is_invalid_media() -> None:

@@ -1,14 +1,25 @@
 from __future__ import annotations
 
+import contextlib
 import tracemalloc
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from airflow_provider_raydatallm.processor.media.images import decode_image
-from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, Medium
-from tests.support.images import BAD_IMAGES, announced_png, image_file, save
+from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, Medium, RowAllowances
+from tests.support.images import (
+    BAD_IMAGES,
+    announced_png,
+    image_file,
+    jpeg_with_scans,
+    png_chunk,
+    png_with,
+    save,
+    tiled_tiff,
+)
 
 ANY = 1 << 20
 
@@ -121,6 +132,83 @@ def test_bomb_is_refused_before_its_pixels_are_decoded() -> None:
     with pytest.raises(InvalidMedia, match="pixels, over"):
         decode_image(announced_png(10_000, 9_000), ANY)
     assert tracemalloc.get_traced_memory()[1] < 10 << 20
+    tracemalloc.stop()
+
+
+@pytest.mark.parametrize("size", [(89_000_000, 1), (1, 89_000_000), (65_536, 1), (1, 65_536), (9460, 9460)])
+def test_image_is_refused_for_a_side_as_for_its_pixels(size: tuple[int, int]) -> None:
+    with pytest.raises(InvalidMedia, match="pixels, over"):
+        decode_image(announced_png(*size), ANY)
+
+
+def test_images_of_a_row_share_what_is_decoded_and_what_is_kept() -> None:
+    row, large = RowAllowances(), announced_png(9400, 9400)
+    messages = []
+    for _ in range(26):
+        with pytest.raises(InvalidMedia) as e:
+            decode_image(large, 1000, row)
+        messages.append(str(e.value))
+    assert all("damaged" in message for message in messages[:24])  # it is nothing but its header
+    assert "pixels to decode together" in messages[-1]
+    row = RowAllowances()
+    for _ in range(2):
+        with pytest.raises(InvalidMedia):
+            decode_image(large, 1 << 30, row)
+    with pytest.raises(InvalidMedia, match="bytes when decoded together"):
+        decode_image(large, 1 << 30, row)
+
+
+def test_progressive_jpeg_of_many_scans_is_refused_before_it_is_decoded() -> None:
+    """16 bytes a scan, each of which goes over all pixels."""
+    with pytest.raises(InvalidMedia, match="pixels to decode"):
+        decode_image(jpeg_with_scans(200_000, 1000), ANY)
+    in_tiff = save(Image.new("RGB", (64, 64)), "TIFF", compression="jpeg") + b"\xff\xda" * 2_000_000
+    with pytest.raises(InvalidMedia, match="pixels to decode"):
+        decode_image(in_tiff, ANY)
+    video = np.random.default_rng(0).bytes(4 << 20) + b"\xff\xda" * 1000  # as phones append them
+    for scans in (0, 50):
+        assert decode_image(jpeg_with_scans(scans, after=video), ANY).shape == (64, 64, 3)
+
+
+def test_tiff_whose_tile_is_far_larger_than_the_image_is_refused() -> None:
+    assert decode_image(tiled_tiff(16), ANY).shape == (10, 10, 3)
+    with pytest.raises(InvalidMedia, match="tiles of 900,000,000 pixels"):
+        decode_image(tiled_tiff(30_000), ANY)
+
+
+def test_frame_larger_than_its_animation_counts() -> None:
+    file = save(Image.new("P", (400, 300)), "GIF")
+    assert decode_image(file[:6] + b"\1\0\1\0" + file[10:], ANY).shape == (300, 400, 3)
+    lying = file[:6] + b"\1\0\1\0" + file[10:].replace(b"\x90\1\x2c\1", b"\xff\xff\xff\xff", 1)
+    with pytest.raises(InvalidMedia, match="pixels"):
+        decode_image(lying, ANY)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
+def test_many_frames_take_no_more_than_one(kind: str) -> None:
+    frames = [Image.new("RGB", (128, 128), (i, 0, 0)) for i in range(200)]
+    file = save(frames[0], kind, save_all=True, append_images=frames[1:])
+    row = RowAllowances()
+    tracemalloc.start()
+    decode_image(file, ANY, row)
+    assert tracemalloc.get_traced_memory()[1] < 20 << 20
+    tracemalloc.stop()
+    row.pixels.take((1 << 31) - 128 * 128)
+    with pytest.raises(InvalidMedia):
+        row.pixels.take(1)
+
+
+@pytest.mark.parametrize("bomb", [
+    png_chunk(b"iCCP", b"k\0\0" + zlib.compress(bytes(64 << 20))),
+    png_chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(64 << 20))),
+    png_chunk(b"iTXt", b"k\0\1\0\0\0" + zlib.compress(bytes(64 << 20))),
+    png_chunk(b"zTXt", b"k\0\0" + zlib.compress(bytes(1_000_000))) * 100,
+], ids=["profile", "text", "international text", "many texts"])  # fmt: skip
+def test_compressed_text_and_profiles_are_not_inflated_beyond_limits(bomb: bytes) -> None:
+    tracemalloc.start()
+    with contextlib.suppress(InvalidMedia):
+        decode_image(png_with(bomb), ANY)
+    assert tracemalloc.get_traced_memory()[1] < 160 << 20
     tracemalloc.stop()
 
 

@@ -92,7 +92,7 @@ def test_files_are_read_from_wherever_they_are(tmp_path: Path) -> None:
     ("missing.jpg", InvalidMedia, "does not exist"), ("large.jpg", InvalidMedia, r"images\.max_bytes"),
     ("folder", InvalidMedia, "is a folder"), ("../a.jpg", InvalidMedia, r"'\.\.'"),
     ("missing/a.jpg", InvalidMedia, "does not exist"), ("large.jpg/a.jpg", InvalidMedia, "does not exist"),
-    ("a" * 300, InvalidMedia, "File name too long"), ("nul\0.jpg", InvalidMedia, "null byte"),
+    ("a" * 300, InvalidMedia, "File name too long"), ("nul\0.jpg", InvalidMedia, "control characters"),
 ])  # fmt: skip
 def test_file_that_cannot_be_read_is_its_row_s_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, error: type[Exception], why: str
@@ -200,6 +200,20 @@ def test_file_in_a_row_over_the_limit_is_refused() -> None:
     [bad] = media_reader(image_max_bytes=3).read([[MediaFile(b"1234")]])
     with pytest.raises(InvalidMedia, match=r"the image has more than images\.max_bytes, 3 bytes"):
         raise bad  # type: ignore[misc]
+
+
+def test_files_of_a_row_share_what_may_be_read_and_no_other_row_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "_MOST_FILE_BYTES", 10)
+    asked: list[str] = []
+    with http_server(lambda request: (asked.append(request.path), (200, b"1234"))[1]) as site:
+        files = [MediaFile(None, f"{site}/{i}") for i in range(40)]
+        many, few = media_reader(image_sources=(site, "127.0.0.1"), image_max_bytes=4).read(
+            [files, files[:2]]
+        )
+    with pytest.raises(InvalidMedia, match="more than 10 bytes together"):
+        raise many  # type: ignore[misc]
+    assert few == [b"1234"] * 2
+    assert len(asked) < 30  # as many as are read at once, at most
 
 
 def test_site_that_fails_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,6 +82,36 @@ def test_private_address_that_is_not_listed_is_not_connected_to() -> None:
         with pytest.raises(InvalidMedia, match=r"localhost has the address .*not public"):
             read_url(f"{by_name}/a", MediaSources([by_name]), max_bytes=10, timeout_s=5)
     assert not asked
+
+
+@pytest.mark.parametrize("host", ["localhost", "2130706433", "0x7f000001", "0177.0.0.1", "127.1"])
+def test_any_spelling_of_a_private_address_is_checked_once_resolved(host: str) -> None:
+    asked: list[str] = []
+    with http_server(lambda request: (asked.append(request.path), (200, b"x"))[1]) as site:
+        site = site.replace("127.0.0.1", host)
+        with pytest.raises(InvalidMedia, match=r"127\.0\.0\.1, which is not public"):
+            read_url(f"{site}/a", MediaSources([site]), max_bytes=9, timeout_s=5)
+    assert not asked
+
+
+def test_name_that_changes_its_address_is_connected_to_where_it_was_checked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """DNS rebinding: the second answer would be another machine."""
+    resolve, asked = socket.getaddrinfo, []
+
+    def rebinding(host: str, *args: Any, **kwargs: Any) -> Any:
+        if host != "cdn.example.com":
+            return resolve(host, *args, **kwargs)
+        asked.append(host)
+        return resolve("127.0.0.1" if len(asked) == 1 else "127.0.0.2", *args, **kwargs)
+
+    monkeypatch.setattr(socket, "getaddrinfo", rebinding)
+    with http_server(lambda request: (200, b"checked")) as site:
+        url = site.replace("127.0.0.1", "cdn.example.com")
+        sources = MediaSources([url, "127.0.0.1"])
+        assert read_url(f"{url}/a", sources, max_bytes=9, timeout_s=5) == b"checked"
+    assert len(asked) == 1
 
 
 def test_slow_site_is_cut_off() -> None:

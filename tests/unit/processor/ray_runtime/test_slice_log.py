@@ -20,6 +20,6 @@ def test_messages_are_own_lines_with_level_and_slice(capsys: pytest.CaptureFixtu
     assert printed.out == ""  # which is the report's
     lines = printed.err.splitlines()
     assert [parse_line(line) for line in lines] == [
-        ("WARNING", "worker 2 died:"), ("WARNING", "no memory"), ("INFO", "again"),
+        ("WARNING", "worker 2 died:"), ("WARNING", "    no memory"), ("INFO", "again"),
     ]  # fmt: skip
     assert all("[2026-01-01]" in line for line in lines)

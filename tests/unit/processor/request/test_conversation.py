@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.processor.request.conversation import (
     check_conversation_column,
     read_conversation,
@@ -18,6 +19,7 @@ from airflow_provider_raydatallm.processor.request.requests import RequestBuilde
 HI = {"role": "user", "content": "Hi"}
 TEXT = {"type": "text", "text": "Hi"}
 IMAGE = {"type": "image_url", "image_url": {"url": "s3://a"}}
+IMAGES = MediaSources(["s3://a"])
 PART = pa.struct([("type", pa.string()), ("text", pa.string())])
 MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
 
@@ -62,7 +64,7 @@ def test_messages_keep_their_text_and_the_use_of_tools_only() -> None:
 
 def test_text_and_parts_may_alternate_between_rows_and_turns_of_json_text() -> None:
     talks = [[HI], [{"role": "user", "content": [TEXT]}], [HI, {"role": "user", "content": [TEXT, IMAGE]}]]
-    assert [read_conversation("talk", json.dumps(talk)) for talk in talks] == talks
+    assert [read_conversation("talk", json.dumps(talk), IMAGES) for talk in talks] == talks
 
 
 def test_part_has_its_own_fields_only() -> None:
@@ -70,7 +72,61 @@ def test_part_has_its_own_fields_only() -> None:
     talk = [{"role": "user", "content": [TEXT, IMAGE]}]
     [of_struct] = pa.array([talk]).to_pylist()
     assert "image_url" in of_struct[0]["content"][0]
-    assert read_conversation("talk", of_struct) == talk
+    assert read_conversation("talk", of_struct, IMAGES) == talk
+
+
+def of_column(message: Any, images: MediaSources | None) -> Any:
+    return read_conversation("talk", json.dumps([HI, message]), images)
+
+
+def of_preprocess(message: Any, images: MediaSources | None) -> Any:
+    builder = RequestBuilder(["x"], preprocess=lambda row: {"messages": [HI, row["x"]]}, image_sources=images)
+    return builder.build({"x": message})["messages"]
+
+
+def url(address: str) -> dict[str, Any]:
+    return {"type": "image_url", "image_url": {"url": address}}
+
+
+@pytest.mark.parametrize("read", [of_column, of_preprocess])
+@pytest.mark.parametrize("images", [None, MediaSources(["https://cdn.example.com/public", "10.0.0.1"])])
+@pytest.mark.parametrize("part", [
+    url("http://169.254.169.254/latest/meta-data"), url("file:///etc/passwd"), url("/etc/passwd"),
+    url("https://cdn.example.com/public/%252e%252e/x"), url("data:image/png;base64,AA"), url("10.0.0.1"),
+    {"type": "image_url", "image_url": "file:///etc/passwd"}, {"type": "image_url", "image_url": ["s3://a"]},
+    {"type": "image", "image": "https://cdn.example.com/public/a.jpg"}, {"type": "image_url"},
+    {"image_url": {"url": "file:///etc/passwd"}}, {"type": "file", "file": {"file_id": "file-1"}},
+    {"type": "input_audio", "input_audio": {"data": "AA", "format": "wav"}}, {"type": "input_image"},
+    {"type": "audio_url", "audio_url": {"url": "http://10.0.0.1/a"}}, {"type": "video_url"}, {"type": "x"},
+    {"type": ["text"], "text": "x"}, "file:///etc/passwd", ["x"], None, [{"type": "text", "text": "x"}],
+], ids=str)  # fmt: skip
+def test_part_that_is_neither_text_nor_of_a_source_is_refused(
+    read: Any, images: MediaSources | None, part: Any
+) -> None:
+    with pytest.raises(SliceError, match="message 2"):
+        read({"role": "user", "content": [TEXT, part]}, images)
+    with pytest.raises(SliceError, match="message 2"):
+        read({"role": "user", "content": part if isinstance(part, dict) else [part]}, images)
+
+
+@pytest.mark.parametrize("read", [of_column, of_preprocess])
+def test_part_passes_with_the_fields_of_its_type_only(read: Any) -> None:
+    images = MediaSources(["https://cdn.example.com", "data:"])
+    hidden = {**TEXT, "image_url": {"url": "file:///etc/passwd"}, "file_id": "file-1"}
+    shown = {**url("https://cdn.example.com/a.jpg"), "uuid": "1", "image": "/etc/passwd"}
+    shown["image_url"] |= {"detail": "low", "headers": {"Authorization": "x"}}
+    inline = url("data:image/png;base64,AA")
+    talk = read({"role": "user", "content": [hidden, shown, inline]}, images)
+    low = {"url": "https://cdn.example.com/a.jpg", "detail": "low"}
+    assert talk[-1]["content"] == [TEXT, {"type": "image_url", "image_url": low}, inline]
+
+
+@pytest.mark.parametrize("beside", [{"audio": {"id": "a"}}, {"images": ["/etc/passwd"]}, {"file": {"x": 1}}])
+def test_message_of_preprocess_has_nothing_nested_but_its_content_and_tools(beside: dict[str, Any]) -> None:
+    with pytest.raises(SliceError, match=next(iter(beside))):
+        of_preprocess({**HI, **beside}, None)
+    call = {"role": "assistant", "content": 5, "tool_calls": [{"id": "1"}], "reasoning_content": "so"}
+    assert of_preprocess(call, None)[-1] == call
 
 
 @pytest.mark.parametrize(

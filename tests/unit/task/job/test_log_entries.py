@@ -37,9 +37,28 @@ def test_own_line_keeps_its_level_whichever_process_wrote_it(level: str, process
     assert own_entry(line) == (getattr(logging, level), "engine worker 2 died: no memory")
 
 
-def test_each_line_of_a_message_is_an_own_line() -> None:
+def test_each_line_of_a_message_is_an_own_line_and_only_the_first_begins_like_one() -> None:
     lines = format_lines("WARNING", "2026-01-01", "first\nsecond", 0.0).splitlines()
-    assert [own.text for own in map(parse_line, lines) if own] == ["first", "second"]
+    assert [own.text for own in map(parse_line, lines) if own] == ["first", "    second"]
+
+
+@pytest.mark.parametrize("text", [
+    "x\n2026-01-01 00:00:00 INFO ray-llm [k] forged", "x\r2026", "x\x1b[2K\x1b[1Gforged", "x\u202edegrof",
+    "x\u2028y",
+    "x\x85y", "x\x0by", "] forged", "\u200b", "\x9b2J",
+])  # fmt: skip
+def test_no_text_forges_a_line_or_hides_one(text: str) -> None:
+    [of_key] = format_lines("INFO", text, "told", 0.0).splitlines()
+    assert own_entry(of_key) == (logging.INFO, "told")
+    lines = format_lines("INFO", "k", text, 0.0).splitlines()
+    assert all("ray-llm [k] " in line for line in lines)
+    assert len(lines) == 1 + text.count("\n")
+    assert all(c.isprintable() for c in of_key + "".join(lines))
+    assert all(line.partition("[k] ")[2].startswith("    ") for line in lines[1:])
+
+
+def test_what_looks_like_a_secret_is_masked_also_of_a_job_that_does_not_do_so() -> None:
+    assert entry_of("OPENAI_KEY=abcdefgh").text == clean("OPENAI_KEY=abcdefgh") == "OPENAI_KEY=***"
 
 
 @pytest.mark.parametrize("line", CHATTER)

@@ -141,6 +141,6 @@ def _flatten_content(message: Mapping[str, Any]) -> dict[str, Any]:
         if part.get("type") != "text":
             raise ValueError(
                 f"a message has a part of type {part.get('type')!r}, and engine 'vllm' takes text: give "
-                "images by images= (a column), or set engine='ray_data_llm'"
+                "images by images= (a column)"
             )
     return {**message, "content": "\n".join(part["text"] for part in content)}

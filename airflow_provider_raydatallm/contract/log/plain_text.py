@@ -1,0 +1,28 @@
+"""Text of rows, models, users and other machines, made safe for lines of a log. Pure."""
+
+from __future__ import annotations
+
+import re
+
+#: Colours, cursor moves, window titles.
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)", re.DOTALL)
+#: Control characters but tab, other line ends, what cannot be seen, and what changes the direction of text.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
+)
+_LINE = re.compile(r"\r?\n")
+
+
+def plain_text(text: str) -> str:
+    """Returns one line: terminal commands are left out, control characters are written as escapes (`\\n`).
+
+    So a key, a name or a value ends no line, and none looks like another line of the log.
+    """
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), _ANSI.sub("", text))
+
+
+def plain_lines(text: str) -> list[str]:
+    """Returns the lines of a text, each as `plain_text` makes it, and all but the first indented: none looks
+    like a message of its own."""
+    first, *others = map(plain_text, _LINE.split(text))
+    return [first, *(f"    {line}" for line in others)]

@@ -1,0 +1,34 @@
+"""Texts of others stay within their line."""
+
+from __future__ import annotations
+
+import pytest
+
+from airflow_provider_raydatallm.contract.log.plain_text import plain_lines, plain_text
+from airflow_provider_raydatallm.contract.log.progress_text import plan_lines, progress_text, waiting_text
+
+
+@pytest.mark.parametrize(("text", "plain"), [
+    ("a\nb", r"a\nb"), ("a\r\nb", r"a\r\nb"), ("a\0b", r"a\x00b"), ("\x1b[31mred\x1b[0m", "red"),
+    ("\x1b]0;title\x07x", "x"), ("a\u202eb\u2066", r"a\u202eb\u2066"), ("a\u200bb\ufeff", r"a\u200bb\ufeff"),
+    ("a\U000e0041", r"a\U000e0041"), ("a\x9b2Jb", r"a\x9b2Jb"), ("\x1b", ""), ("a\tb", "a\tb"),
+    ("gr\u00fcn \u4e2d \U0001f468\u200d\U0001f469 \u05d0",
+    "gr\u00fcn \u4e2d \U0001f468\u200d\U0001f469 \u05d0"),
+])  # fmt: skip
+def test_control_characters_are_written_and_text_stays(text: str, plain: str) -> None:
+    assert plain_text(text) == plain
+
+
+def test_lines_after_the_first_are_indented() -> None:
+    assert plain_lines("a\nb\r\nc\rd") == ["a", "    b", r"    c\rd"]
+    assert plain_lines("") == [""]
+
+
+def test_texts_of_progress_end_no_line() -> None:
+    failed = {"step": "failed", "error": "a\nERROR b"}
+    waiting = {"waited_s": 1, "needs": {}, "free": {}, "ahead": ["x\nERROR y"]}
+    for line in (
+        progress_text(failed), waiting_text(waiting), progress_text({"step": "a\nb"}),
+        *plan_lines({"plan": [("column\nx", "y\nz")]}),
+    ):  # fmt: skip
+        assert "\n" not in line

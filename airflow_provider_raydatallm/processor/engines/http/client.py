@@ -88,6 +88,10 @@ class EndpointClient:
         self.failure: SliceError | None = None
         self._has_failed = asyncio.Event()
 
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+
     async def answer(self, body: str, max_tokens: int) -> dict[str, Any] | None:
         """Returns the columns of an answer, or of a row that failed; None when `failure` ended it."""
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +16,11 @@ from airflow_provider_raydatallm.processor.engines.feeding.active_feeders import
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import FeederSetup, feeder_pool
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.feeding.suspect_keys import SuspectKeys
-from airflow_provider_raydatallm.processor.engines.http.feeder import HttpFeeder, NoWorkers
+from airflow_provider_raydatallm.processor.engines.http.feeder import (
+    HttpFeeder,
+    NoWorkers,
+    ask_vector_size,
+)
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 
@@ -73,6 +78,8 @@ class HttpEngine(Engine):
         """Returns what makes the setup of the feeder; `deliver` is left."""
         if self._feeding is not None:
             return self._feeding
+        numbers = self._vector_size()
+        cache = self._dedup.next_namespace(partial(self._cache_key, numbers), numbers=numbers)
         run = uuid.uuid4().hex[:12]
         self._suspect_keys = SuspectKeys(run)
         self._feeding = partial(
@@ -82,15 +89,24 @@ class HttpEngine(Engine):
             budget=RowBudget(self.job.requests_in_flight, sizing.TOKENS_IN_FLIGHT),
             active_feeders=ActiveFeeders(run),
             suspect_keys=self._suspect_keys,
-            dedup=self._dedup.start(
-                self._dedup.next_namespace(self._cache_key), in_one_process=in_one_process
-            ),
+            dedup=self._dedup.start(cache, in_one_process=in_one_process),
         )
         return self._feeding
 
-    def _cache_key(self) -> str:
-        # Slices of other tables share the cache, and endpoints may serve other models under one name.
-        return answer_cache_key(self.job, {}, {"endpoint": self.job.endpoint_url})
+    def _cache_key(self, numbers: int | None) -> str:
+        # Slices of other tables share the cache, and endpoints may serve other models under one name, or change
+        # the model behind it.
+        return answer_cache_key(self.job, {}, {"endpoint": self.job.endpoint_url, "numbers": numbers})
+
+    def _vector_size(self) -> int | None:
+        """Returns how many numbers the endpoint's vectors have now, where cached ones are to have as many.
+
+        :raises SliceError: when the endpoint answers nothing.
+        """
+        job = self.job
+        if job.task != "embed" or job.answer_cache is None or job.embedding_dimensions is not None:
+            return job.embedding_dimensions
+        return asyncio.run(ask_vector_size(job))
 
     def stop(self) -> None:
         self._dedup.stop()

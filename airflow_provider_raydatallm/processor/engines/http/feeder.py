@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder
 from airflow_provider_raydatallm.processor.engines.feeding.row import RowDispatcher
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Worker
@@ -27,6 +30,26 @@ class HttpFeeder(Feeder):
     def _new_api(self) -> Api:
         job = self._setup.job
         return EmbeddingsApi(job) if job.task == "embed" else ChatApi(job)
+
+
+async def ask_vector_size(job: SliceJob) -> int:
+    """Returns how many numbers the endpoint's vectors have.
+
+    :raises SliceError: when it answers none.
+    """
+    api = EmbeddingsApi(job)
+    client = EndpointClient(job, api)
+    [request] = api([json.dumps({"messages": [{"content": "Hello"}]})])
+    try:
+        answer = await client.answer(request.params, 0)
+    finally:
+        await client.close()
+    if client.failure is not None:
+        raise client.failure
+    assert answer is not None
+    if answer.get("error"):
+        raise SliceError(f"the endpoint answers no vector to 'Hello': {answer['error']}", kind="input")
+    return len(answer["numbers"])
 
 
 class NoWorkers:

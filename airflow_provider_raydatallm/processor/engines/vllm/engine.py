@@ -190,7 +190,8 @@ class VllmEngine(VllmEngineBase):
     def _next_cache_namespace(self) -> CacheNamespace | None:
         # With max_model_len -1 the GPU's memory may have cut an answer.
         keep_truncated = self.engine_kwargs.get("max_model_len") != -1
-        return self._dedup.next_namespace(self._cache_key, keep_truncated=keep_truncated)
+        numbers = 1 if self.job.task == "score" else self.job.embedding_dimensions
+        return self._dedup.next_namespace(self._cache_key, keep_truncated=keep_truncated, numbers=numbers)
 
     def _cache_key(self) -> str | None:
         job = self.job

@@ -1,8 +1,8 @@
 """Types of the Python values that a postprocess function returns, and the types that hold several of them.
 
 A type is a JSON value, so that the tasks of a slice can agree on it in a document: a name of `_ARROW`,
-`{"decimal": [precision, scale]}`, `{"list": type}`, `{"struct": {name: type}}`, or of a model's vectors, which
-no Python value has, `{"vector": [dtype, size]}`.
+`{"decimal": [precision, scale]}`, `{"list": type}`, `{"struct": {name: type}}`, or, for a model's vectors
+only, `{"vector": [dtype, size]}`.
 
 `merge` decides what one column can hold:
 

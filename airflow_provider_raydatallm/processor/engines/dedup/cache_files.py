@@ -99,7 +99,8 @@ class CacheFiles:
         return name
 
     def read(self, shard: Shard = ALL_KEYS) -> dict[str, pa.Table]:
-        """A shard's entries by file, without expired ones and those that do not fit. Skips files that it cannot read, and logs them."""
+        """A shard's entries by file, without expired ones and those that do not fit. Skips files that it
+        cannot read, and logs them."""
         tables: dict[str, pa.Table] = {}
         skipped: dict[str, str] = {}
         gone: set[str] = set()

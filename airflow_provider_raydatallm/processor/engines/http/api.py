@@ -20,6 +20,8 @@ class Api(ABC):
 
     #: Below `engine.url`.
     path: str
+    #: Whether answers take tokens, as prompts do.
+    writes = True
 
     def __init__(self, job: SliceJob) -> None:
         self.job = job

@@ -45,6 +45,8 @@ class ChatApi(Api):
         if self._has_shape:
             body |= _response_format(body.pop("structured_outputs"))
         max_tokens = max_tokens if type(max_tokens) is int else 0
+        if type(texts := params.get("n")) is int:
+            max_tokens *= max(1, texts)
         return TokenizedRequest(params=to_json(body).decode(), total_tokens=max_tokens)
 
     def with_text(self, body: str, text: str) -> str:

@@ -16,7 +16,6 @@ import random
 import time
 import urllib.request
 import uuid
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,7 +26,13 @@ from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import storable
 from airflow_provider_raydatallm.processor.engines.http.api import Api
-from airflow_provider_raydatallm.processor.engines.http.limits import Pace, TokenBudget, TokenEstimate
+from airflow_provider_raydatallm.processor.engines.http.limits import (
+    Pace,
+    RequestSize,
+    SpentTokens,
+    TokenBudget,
+    TokenEstimate,
+)
 from airflow_provider_raydatallm.processor.engines.http.replies import (
     ROW_REFUSED,
     PassingError,
@@ -69,7 +74,8 @@ except ImportError as e:  # Ray without its dashboard
 class EndpointClient:
     """Of a slice: one, in one event loop, so that its limits hold for all rows."""
 
-    def __init__(self, job: SliceJob, api: Api) -> None:
+    def __init__(self, job: SliceJob, api: Api, spent: SpentTokens | None = None) -> None:
+        """:param spent: of `engine.token_budget`, by this run."""
         self._job, self._api = job, api
         key = os.environ.get(KEY_VARIABLE, "")
         self._headers = {"Content-Type": "application/json"} | (
@@ -77,7 +83,9 @@ class EndpointClient:
         )
         self._redact = Redactor([key]).text
         self._requests, self._tokens = Pace(job.requests_per_minute), Pace(job.tokens_per_minute)
-        self._estimate, self._budget = TokenEstimate(), TokenBudget(job.token_budget)
+        self._estimate = TokenEstimate()
+        self._budget = TokenBudget(job.token_budget, self._estimate, spent)
+        self._has_told_of_counts = False
         self._places = asyncio.Semaphore(job.requests_in_flight)
         #: Requests that got what they ask for: a gateway refuses some while what is behind it is away.
         self._answered = 0
@@ -160,9 +168,9 @@ class EndpointClient:
 
     async def _ask(self, data: bytes, max_tokens: int) -> dict[str, Any]:
         async with self._places:
-            expected = self._estimate.of(len(data), max_tokens)
-            await self._budget.reserve(expected)
-            spent = 0.0
+            size = RequestSize(len(data), max_tokens or None if self._api.writes else 0)
+            reserved = await self._budget.reserve(size)
+            expected, spent, is_guess = self._estimate.of(size), 0.0, False
             try:
                 await self._tokens.take(expected)
                 await self._requests.take(1)
@@ -172,26 +180,41 @@ class EndpointClient:
                 try:
                     columns = await self._post(data)
                 except PassingError as e:
-                    spent = expected if e.may_have_cost else 0.0
+                    if is_guess := e.may_have_cost:
+                        spent = self._estimate.of_uncounted(size)
                     raise
                 except RowRefusedError as e:
                     columns = _failed(ROW_REFUSED, str(e))
                 else:
-                    spent = self._learn(columns, len(data)) or expected
+                    spent, is_guess = self._count(columns, size)
                 self._answered += "error" not in columns
                 self._settled_at = time.monotonic()
                 return {**columns, "engine_seconds": time.time() - began, "finished_at": time.time()}
             finally:
                 self._tokens.correct(spent - expected)
-                await self._budget.settle(expected, spent)
+                await self._budget.settle(reserved, spent, is_guess=is_guess)
 
-    def _learn(self, columns: Mapping[str, Any], body_bytes: int) -> int | None:
-        """Returns the tokens that the endpoint counted."""
-        if columns["input_tokens"] is None or columns["output_tokens"] is None:
-            return None
-        tokens: int = columns["input_tokens"] + columns["output_tokens"]
-        self._estimate.learn(body_bytes, tokens)
-        return tokens
+    def _count(self, columns: dict[str, Any], size: RequestSize) -> tuple[float, bool]:
+        """Returns the tokens of an answer, and whether they are a guess. Removes counts that are wrong."""
+        reply_bytes = sum(len((t.get("text") or "").encode()) for t in columns.get("texts") or [columns])
+        counts = columns["input_tokens"], columns["output_tokens"]
+        if None not in counts:
+            problem = size.find_absurdity(*counts, reply_bytes)
+            if problem is None:
+                self._estimate.learn(size, *counts)
+                return sum(counts), False
+            columns |= dict.fromkeys(("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"))
+            self._tell_of_counts(f"the endpoint counts {problem}")
+        elif self._job.token_budget is not None or self._job.tokens_per_minute is not None:
+            self._tell_of_counts("the endpoint does not count the tokens of its answers in whole numbers")
+        spent = self._estimate.of_uncounted(size, reply_bytes)
+        self._estimate.learn_length(reply_bytes)
+        return spent, True
+
+    def _tell_of_counts(self, problem: str) -> None:
+        if not self._has_told_of_counts:
+            self._has_told_of_counts = True
+            logger.warning("%s: such answers' tokens are estimated, and missing in the report", problem)
 
     async def _post(self, data: bytes) -> dict[str, Any]:
         """:raises PassingError, RowRefusedError, SliceError: as `raise_unless_answered`."""
@@ -208,7 +231,7 @@ class EndpointClient:
                         raise RowRefusedError(f"the endpoint's reply is over {_MAX_REPLY_BYTES:,} bytes")
                 raise_unless_answered(response.status, response.headers, bytes(body), self._redact)
                 return self._api.read(bytes(body), self._redact)
-        except (aiohttp.ConnectionTimeoutError, aiohttp.ServerDisconnectedError) as e:
+        except aiohttp.ConnectionTimeoutError as e:
             raise PassingError(f"the endpoint cannot be reached: {e}") from e
         except TimeoutError as e:
             limit_s = self._job.request_timeout

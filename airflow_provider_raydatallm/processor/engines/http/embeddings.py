@@ -22,6 +22,7 @@ _SHORTEST = 1e-12
 
 class EmbeddingsApi(Api):
     path = "/embeddings"
+    writes = False
 
     def __init__(self, job: SliceJob) -> None:
         super().__init__(job)

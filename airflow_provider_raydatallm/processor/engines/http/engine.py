@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.processor.engines.http.feeder import (
     NoWorkers,
     ask_vector_size,
 )
+from airflow_provider_raydatallm.processor.engines.http.limits import SpentTokens
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 
@@ -40,6 +41,9 @@ class HttpEngine(Engine):
         super().__init__(job, rows)
         self._dedup = SliceDedup(job)
         self._suspect_keys: SuspectKeys | None = None
+        #: Of this round, and the tokens that earlier ones spent.
+        self._spent: SpentTokens | None = None
+        self._spent_before = 0.0
         #: Of its feeder, while it runs; rows may be asked again.
         self._feeding: Callable[..., FeederSetup] | None = None
 
@@ -62,13 +66,15 @@ class HttpEngine(Engine):
         return True
 
     def start_for_feeder(self) -> OpenFeeder:
-        return partial(_open_feeder, self._start_feeding(in_one_process=True))
+        setup = self._start_feeding(in_one_process=True)
+        return partial(_open_feeder, setup, self._spent)
 
     def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         blocks = sizing.blocks_in_work(self.rows, self.block_rows, _FEEDERS)
+        setup = self._start_feeding()(deliver=deliver)
         return requests.map_batches(
             HttpFeeder,
-            fn_constructor_args=(self._start_feeding()(deliver=deliver),),
+            fn_constructor_args=(setup, self._spent),
             batch_size=None,
             batch_format="pyarrow",
             **feeder_pool((_FEEDERS, _FEEDERS), blocks),
@@ -82,6 +88,8 @@ class HttpEngine(Engine):
         cache = self._dedup.next_namespace(partial(self._cache_key, numbers), numbers=numbers)
         run = uuid.uuid4().hex[:12]
         self._suspect_keys = SuspectKeys(run)
+        if self.job.token_budget is not None:
+            self._spent = SpentTokens(run, self._spent_before)
         self._feeding = partial(
             FeederSetup,
             self.job,
@@ -94,8 +102,8 @@ class HttpEngine(Engine):
         return self._feeding
 
     def _cache_key(self, numbers: int | None) -> str:
-        # Slices of other tables share the cache, and endpoints may serve other models under one name, or change
-        # the model behind it.
+        # Slices of other tables share the cache, and endpoints may serve other models under one name: at
+        # another address, or later.
         return answer_cache_key(self.job, {}, {"endpoint": self.job.endpoint_url, "numbers": numbers})
 
     def _vector_size(self) -> int | None:
@@ -112,8 +120,14 @@ class HttpEngine(Engine):
         self._dedup.stop()
         if self._suspect_keys is not None:
             self._suspect_keys.forget()
+        if self._spent is not None:
+            self._spent_before = self._spent.read()
+            self._spent.forget()
+            self._spent = None
         self._suspect_keys = self._feeding = None
 
 
-def _open_feeder(setup: Callable[..., FeederSetup], deliver: AnswerSink) -> HttpFeeder:
-    return HttpFeeder(setup(deliver=deliver))
+def _open_feeder(
+    setup: Callable[..., FeederSetup], spent: SpentTokens | None, deliver: AnswerSink
+) -> HttpFeeder:
+    return HttpFeeder(setup(deliver=deliver), spent)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder
+from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder, FeederSetup
 from airflow_provider_raydatallm.processor.engines.feeding.row import RowDispatcher
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Worker
 from airflow_provider_raydatallm.processor.engines.http.api import Api
@@ -15,16 +15,22 @@ from airflow_provider_raydatallm.processor.engines.http.chat import ChatApi
 from airflow_provider_raydatallm.processor.engines.http.client import EndpointClient
 from airflow_provider_raydatallm.processor.engines.http.dispatcher import HttpDispatcher
 from airflow_provider_raydatallm.processor.engines.http.embeddings import EmbeddingsApi
+from airflow_provider_raydatallm.processor.engines.http.limits import SpentTokens
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 
 class HttpFeeder(Feeder):
+    def __init__(self, setup: FeederSetup, spent: SpentTokens | None = None) -> None:
+        """:param spent: of the run's token budget."""
+        self._spent = spent
+        super().__init__(setup)
+
     def _new_tokenizer(self) -> Callable[[Sequence[str]], list[TokenizedRequest]]:
         return self._new_api()
 
     def _new_dispatcher(self) -> RowDispatcher:
         job = self._setup.job
-        client = EndpointClient(job, self._new_api())
+        client = EndpointClient(job, self._new_api(), self._spent)
         return HttpDispatcher(client, job.requests_in_flight, on_group=self._deliver_group)
 
     def _new_api(self) -> Api:

@@ -15,6 +15,8 @@ ROW_REFUSED = "RefusedByEndpoint"
 _REFUSED = (400, 413, 422)
 #: Passing, as are all of 500 and above.
 _PASSING = (408, 409, 425)
+#: After which a server may have answered all the same: its gateway waited no longer, or it broke down.
+_MAY_HAVE_COST = (408, 500, 502, 504, *range(520, 528))
 _MAX_MESSAGE = 500
 #: Of a text that is searched for secrets: far more than the message, which no cut secret may reach.
 _MAX_REDACTED = 1 << 16
@@ -69,7 +71,12 @@ def raise_unless_answered(
     if status == 429 and b"insufficient_quota" in body:
         status = 402
     if status == 429 or status in _PASSING or status >= 500:
-        raise PassingError(message, pause_s=_pause(headers), is_limit=status == 429)
+        raise PassingError(
+            message,
+            pause_s=_pause(headers),
+            is_limit=status == 429,
+            may_have_cost=status in _MAY_HAVE_COST,
+        )
     if 300 <= status < 400:
         raise SliceError(
             f"the endpoint redirects to {redact(headers.get('Location', 'another address'))!r:.200}, which "

@@ -79,9 +79,7 @@ class VectorParser(AnswerParser):
             columns[self._scale_field.name] = pa.array(scales, pa.float32())
         kept = pa.array(np.ascontiguousarray(vectors).ravel(), _TYPES[self._dtype])
         columns = {self._column: pa.FixedSizeListArray.from_arrays(kept, vectors.shape[1]), **columns}
-        return Parsed(
-            numbers.rows[are_valid], columns, failures + more_failures, problems | more_problems
-        )
+        return Parsed(numbers.rows[are_valid], columns, failures + more_failures, problems | more_problems)
 
     def _check_size(self, size: int) -> None:
         """:raises SliceError: for another size than was asked for, or than the first vectors have."""
@@ -149,7 +147,8 @@ class _Numbers:
     def of_size(self, size: int) -> np.ndarray:
         """Of each row that has any, where all have this many."""
         assert self.sizes in ([], [size])
-        return self._values.reshape(len(self.rows), size)
+        vectors: np.ndarray = self._values.reshape(len(self.rows), size)
+        return vectors
 
 
 def _invalid(rows: np.ndarray, kind: str, message: str) -> tuple[list[Failure], dict[int, str]]:

@@ -8,7 +8,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.feeder import FeederS
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.http import client
 from airflow_provider_raydatallm.processor.engines.http.feeder import HttpFeeder, NoWorkers
-from tests.support.endpoint import Endpoint, completion, embedding, endpoint, error, text_of
+from tests.support.endpoint import Endpoint, HangUp, completion, embedding, endpoint, error, text_of
 from tests.support.in_process import job_of
 
 KEY = "sk-0123456789"
@@ -374,11 +374,101 @@ def test_nodes_own_credentials_are_not_for_the_endpoint(
         assert headers.get("Authorization") == sent
 
 
-def test_budget_of_tokens_ends_the_slice() -> None:
-    with endpoint(echo) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as caught:
-        feed(served, [f"row {i}" for i in range(100)], token_budget=305, requests_in_flight=5)
-    answered = json.loads(caught.value.__notes__[0])
-    assert len(answered) == len(served.requests) == 30  # of 10 tokens each
+class Meter:
+    """An endpoint's own count of what it spent."""
+
+    def __init__(self, counts: Any, fault: Callable[[int], web.StreamResponse | None] = lambda number: None):
+        """
+        :param counts: what it says of them: a function of the true numbers.
+        :param fault: its gateway's reply in place of an answer, which is paid for all the same.
+        """
+        self.spent = 0
+        self._counts, self._fault = counts, fault
+        self._luck = random.Random(7)
+
+    async def __call__(self, number: int, body: dict[str, Any]) -> web.StreamResponse:
+        limit = body.get("max_tokens")
+        answer = self._luck.randint(1, limit) if limit else 500 + self._luck.randint(0, 500)
+        tokens = (len(text_of(body)) // 4 + 10, answer)
+        self.spent += sum(tokens)
+        await asyncio.sleep(0.02)
+        return self._fault(number) or completion("x" * answer, self._counts(*tokens))
+
+
+def truly(*tokens: int) -> tuple[int, int]:
+    return tokens[0], tokens[1]
+
+
+@pytest.mark.parametrize("in_flight", [1, 100, 1000])
+@pytest.mark.parametrize("max_tokens", [None, 1000])
+@pytest.mark.parametrize("counts", [truly, lambda *tokens: (0, 0)], ids=["counted", "zeros"])
+def test_budget_holds_whatever_is_in_flight(in_flight: int, max_tokens: int | None, counts: Any) -> None:
+    meter = Meter(counts)
+    params = {"max_tokens": max_tokens} if max_tokens else {}
+    rows = [f"row {i}" for i in range(1500)]
+    with endpoint(meter) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as caught:
+        feed(served, rows, token_budget=10_000, requests_in_flight=in_flight, sampling_params=params)
+    assert caught.value.kind == "input"
+    assert len(json.loads(caught.value.__notes__[0])) == len(served.requests)
+    assert meter.spent <= 10_000 + (0 if max_tokens else 1000)
+    if counts is truly:
+        assert meter.spent > 7_000  # another request might take what is left
+
+
+@pytest.mark.parametrize("status", [408, 500, 502, 504, 524, None])
+def test_what_a_gateway_gave_up_waiting_for_counts(status: int | None) -> None:
+    """Or it closes the connection."""
+
+    def fault(number: int) -> web.StreamResponse | None:
+        if number % 3 == 0:
+            return None
+        return HangUp() if status is None else error(status)
+
+    meter = Meter(truly, fault)
+    with endpoint(meter) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as e:
+        feed(served, [f"row {i}" for i in range(200)], token_budget=10_000, requests_in_flight=20)
+    assert "of them estimated" in str(e.value)
+    assert meter.spent <= 10_000 + 3_000  # by the average, of a third as many counted ones
+
+
+def test_replies_that_cost_nothing_are_not_charged() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return error(503 if number % 2 else 429) if number < 50 else completion("x", (20, 1))
+
+    with endpoint(respond) as served:
+        sink, _ = feed(
+            served, ["a"] * 20, token_budget=2_000, requests_in_flight=8, sampling_params={"max_tokens": 100}
+        )
+    assert len(sink.by_row) == 20
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [None, {}, {"prompt_tokens": 0, "completion_tokens": 0}, {"prompt_tokens": -5, "completion_tokens": 3},
+     {"prompt_tokens": 2_000_000_000, "completion_tokens": 2_000_000_000},
+     {"prompt_tokens": True, "completion_tokens": True}, {"prompt_tokens": "7", "completion_tokens": 3.5},
+     {"prompt_tokens": 1 << 40, "completion_tokens": 3}, [7, 3]],
+)  # fmt: skip
+def test_counts_that_cannot_be_right_are_left_out_and_told_once(
+    usage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And stop no other row, also of a slice with limits."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        reply = {"choices": [{"message": {"content": "fine"}, "finish_reason": "stop"}]}
+        return web.json_response({**reply, "usage": usage} if number % 2 else reply)
+
+    with endpoint(respond) as served:
+        sink, left = feed(
+            served,
+            [f"row {i}" for i in range(40)],
+            token_budget=100_000,
+            tokens_per_minute=600_000,
+            sampling_params={"max_tokens": 10},
+        )
+    assert (left, {answer["text"] for answer in sink.answers}) == ([], {"fine"})
+    assert {answer["input_tokens"] for answer in sink.answers} == {None}
+    assert [("tokens" in line) for line in caplog.messages] == [True]
 
 
 def test_limit_of_the_endpoint_is_no_failed_try() -> None:

@@ -87,7 +87,8 @@ def test_group_of_failed_rows_says_nothing_of_the_vectors_size() -> None:
 
 
 @pytest.mark.parametrize(
-    "numbers", [[[1.0] * 8, [2.0] * 16, [3.0] * 8], [[1.0] * 8, [2.0] * 16], [[1.0] * 4, [2.0] * 2, [3.0] * 2]]
+    "numbers",
+    [[[1.0] * 8, [2.0] * 16, [3.0] * 8], [[1.0] * 8, [2.0] * 16], [[1.0] * 4, [2.0] * 2, [3.0] * 2]],
 )
 def test_vectors_of_two_sizes_end_the_slice_and_none_is_made_of_two_rows(numbers: Any) -> None:
     """Also where all numbers together would fill vectors of one size."""

@@ -113,7 +113,7 @@ class SharedVllmEngine(VllmEngine):
         engine = serve_apps.SERVE.engine(self.name)
         if engine is None or not engine.is_alive or not serve_apps.SERVE.has_workers(engine):
             return False
-        is_right = engine.deployment == self._scaling.name and not engine.fails_to_start
+        is_right = engine.scaling == self._scaling.name and not engine.fails_to_start
         return is_right or bool(engine.users)  # without users it would be restarted
 
     @property

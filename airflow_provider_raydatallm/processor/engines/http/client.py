@@ -21,7 +21,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.log.redaction import Redactor
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE
+from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE, clean_key
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import storable
 from airflow_provider_raydatallm.processor.engines.http.api import Api
@@ -250,19 +250,10 @@ class EndpointClient:
 
 
 def _read_key() -> str:
-    """Returns the endpoint's key, without the line break with which files of secrets end.
-
-    :raises SliceError: for a key that no header can carry.
-    """
-    key = os.environ.get(KEY_VARIABLE, "").strip()
-    for place, character in enumerate(key, start=1):
-        if not " " <= character <= "~":
-            raise SliceError(
-                f"character {place} of the endpoint's key, U+{ord(character):04X}, cannot stand in a header: "
-                "check the password of the connection in model_conn_id",
-                kind="input",
-            )
-    return key
+    try:
+        return clean_key(os.environ.get(KEY_VARIABLE, ""))
+    except ValueError as e:
+        raise SliceError(f"the endpoint's key ({KEY_VARIABLE}) cannot be sent: {e}", kind="input") from None
 
 
 def _failed(error_type: str, error: str) -> dict[str, Any]:

@@ -208,8 +208,8 @@ class EndpointClient:
         """:raises Exception: as `raise_unless_answered`."""
         reply = await self._connections.post(data)
         raise_unless_answered(reply.status, reply.headers, reply.body, self._redact)
-        if reply.is_cut:
-            raise RowRefusedError(f"the endpoint's reply is over {len(reply.body):,} bytes")
+        if reply.excess_of is not None:
+            raise RowRefusedError(f"the endpoint's reply is over {reply.excess_of:,} bytes")
         return self._api.read(reply.body, data, self._redact)
 
     @cached_property

@@ -54,14 +54,12 @@ _ID_IN_BODY = re.compile(rb'"id"\s*:\s*"[^"\\]{0,64}?(' + _ID.pattern.encode() +
 
 
 class Reply(NamedTuple):
-    """
-    :param is_cut: whether `body` is only the beginning, of a reply that is too long.
-    """
+    """:param excess_of: the bytes up to which a reply is read that is longer; `body` is its beginning."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
-    is_cut: bool = False
+    excess_of: int | None = None
 
 
 class EndpointConnections:
@@ -176,8 +174,9 @@ class EndpointConnections:
         finally:
             if is_large:
                 self._large_replies.release()
-        is_cut = len(body) > limit
-        return Reply(response.status, response.headers, bytes(body[:limit]), is_cut)
+        if len(body) > limit:
+            return Reply(response.status, response.headers, bytes(body[:_MAX_ERROR_BYTES]), limit)
+        return Reply(response.status, response.headers, bytes(body))
 
 
 def _find_proxy(job: SliceJob) -> str | None:

@@ -23,7 +23,7 @@ PARTS = (
     "page",
 )
 #: The way of a row around engines that run no model.
-PATH = ("real_path", "tail", "scale", "waiting_slices", "deferred_tasks", "http_engine")
+PATH = ("real_path", "tail", "scale", "waiting_slices", "deferred_tasks", "http_engine", "connection_reuse")
 CASES = FIELD + PARTS + PATH
 
 

@@ -42,7 +42,7 @@ def _list(args: argparse.Namespace) -> int:
         print("no shared engine is on this cluster")
     for engine in engines:
         workers = ", ".join(f"{count} {state.lower()}" for state, count in engine.workers.items())
-        print(f"{engine.name}: {engine.status.lower()}, {workers or 'no worker'} ({engine.deployment})")
+        print(f"{engine.name}: {engine.status.lower()}, {workers or 'no worker'} ({engine.scaling})")
         for user in engine.users:
             print(f"  used by {user}")
     return 0

@@ -28,9 +28,7 @@ def unify_schemas(schemas: Iterable[pa.Schema]) -> pa.Schema:
                 try:
                     fields[field.name] = arrow_type(merge(from_arrow(known), from_arrow(field.type)))
                 except TypeMismatch as e:
-                    both = f"{known} and {field.type}"  # of vectors, which are no Python values
-                    reason = both if pa.types.is_fixed_size_list(field.type) else e
-                    raise TypeMismatch(f"column {field.name!r}: {reason}") from e
+                    raise TypeMismatch(f"column {field.name!r}: {e}") from e
     return pa.schema(list(fields.items()))
 
 

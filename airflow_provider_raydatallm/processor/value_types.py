@@ -1,7 +1,8 @@
 """Types of the Python values that a postprocess function returns, and the types that hold several of them.
 
 A type is a JSON value, so that the tasks of a slice can agree on it in a document: a name of `_ARROW`,
-`{"decimal": [precision, scale]}`, `{"list": type}` or `{"struct": {name: type}}`.
+`{"decimal": [precision, scale]}`, `{"list": type}`, `{"struct": {name: type}}`, or, for a model's vectors
+only, `{"vector": [dtype, size]}`.
 
 `merge` decides what one column can hold:
 
@@ -38,6 +39,7 @@ _ARROW = {
     "time": pa.time64("us"), "timestamp": pa.timestamp("us"), "timestamp_utc": pa.timestamp("us", "UTC"),
     "duration": pa.duration("us"),
 }  # fmt: skip
+_VECTOR_ITEMS = {"float32": pa.float32(), "float16": pa.float16(), "int8": pa.int8()}
 _WIDER = {
     frozenset({"int", "bigint"}): "bigint",
     frozenset({"int", "float"}): "float",
@@ -224,7 +226,8 @@ def merge(one: ValueType, other: ValueType) -> ValueType:
     if isinstance(one, dict) and isinstance(other, dict) and one.keys() == other.keys():
         if "list" in one:
             return {"list": merge(one["list"], other["list"])}
-        return {"struct": merge_columns(one["struct"], other["struct"])}
+        if "struct" in one:
+            return {"struct": merge_columns(one["struct"], other["struct"])}
     raise TypeMismatch(f"{describe(one)} and {describe(other)} do not fit into one column")
 
 
@@ -304,6 +307,9 @@ def arrow_type(kind: ValueType) -> pa.DataType:
         return pa.decimal128(*kind["decimal"])
     if "list" in kind:
         return pa.list_(arrow_type(kind["list"]))
+    if "vector" in kind:
+        dtype, size = kind["vector"]
+        return pa.list_(_VECTOR_ITEMS[dtype], size)
     return pa.struct([(name, arrow_type(field)) for name, field in kind["struct"].items()])
 
 
@@ -327,18 +333,22 @@ def coerce(value: Any, kind: ValueType) -> Any:
 def from_arrow(kind: pa.DataType) -> ValueType:
     """The type of columns that have an Arrow type. Integers count as small: a cast to float checks them.
 
-    :raises TypeMismatch: for types that no Python value has here.
+    :raises TypeMismatch: for types that no answer has here.
     """
     if pa.types.is_struct(kind):
         return {"struct": {f.name: from_arrow(f.type) for f in kind}}
     if pa.types.is_list(kind):
         return {"list": from_arrow(kind.value_type)}
+    if pa.types.is_fixed_size_list(kind):
+        for name, item in _VECTOR_ITEMS.items():
+            if kind.value_type == item:
+                return {"vector": [name, kind.list_size]}
     if pa.types.is_decimal128(kind):
         return {"decimal": [kind.precision, kind.scale]}
     for name, arrow in _ARROW.items():
         if kind == arrow:
             return name
-    raise TypeMismatch(f"{kind} is not the type of a Python value")
+    raise TypeMismatch(f"{kind} is not the type of an answer")
 
 
 def type_of_column(column: pa.ChunkedArray | pa.Array) -> ValueType:

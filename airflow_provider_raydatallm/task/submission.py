@@ -20,7 +20,7 @@ from airflow_provider_raydatallm.contract.addresses import check_absolute
 from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_profile, label
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.spec.endpoint import ENDPOINT_FIELDS, KEY_VARIABLE
+from airflow_provider_raydatallm.contract.spec.endpoint import ENDPOINT_FIELDS, KEY_VARIABLE, clean_key
 from airflow_provider_raydatallm.contract.spec.slice_job import ADDRESSES, MAY_HOLD_SECRETS, SliceJob
 from airflow_provider_raydatallm.contract.spec.tasks import TASKS
 from airflow_provider_raydatallm.contract.spec_problems import describe_problems
@@ -206,14 +206,21 @@ def _model_token(conn_id: str, endpoint_url: str | None) -> str:
             "token of a model hub, and is not sent to the cluster. Use a connection of type "
             f"{', '.join(map(repr, _MODEL_CONNECTIONS))}"
         )
-    if not connection.password:
+    if not (connection.password or "").strip():
         raise RayLLMInputError(
             f"model_conn_id: connection {conn_id!r} has no password, which is the access token"
         )
     if endpoint_url is not None:
         _check_key_belongs_to(connection, urlsplit(endpoint_url))
     mask(connection.password)
-    return connection.password
+    try:
+        key = clean_key(connection.password)
+    except ValueError as e:
+        raise RayLLMInputError(
+            f"model_conn_id: the password of connection {conn_id!r} cannot be sent: {e}. Set it again"
+        ) from None
+    mask(key)
+    return key
 
 
 def _check_key_belongs_to(connection: Any, endpoint: SplitResult) -> None:

@@ -27,14 +27,16 @@ class Node:
             stderr=subprocess.DEVNULL,
         )  # fmt: skip
 
-    def kill(self) -> None:
-        """All of it at once, as a machine goes."""
+    def kill(self, *, raylet_only: bool = False) -> None:
+        """All of it at once, as a machine goes; or its raylet, with which all else is to end by itself."""
         with contextlib.suppress(psutil.NoSuchProcess):
             all_of_it = psutil.Process(self._process.pid)
-            for process in [all_of_it, *all_of_it.children(recursive=True)]:
+            processes = [all_of_it, *all_of_it.children(recursive=True)]
+            for process in [p for p in processes if not raylet_only or p.name() == "raylet"]:
                 with contextlib.suppress(psutil.NoSuchProcess):
                     process.kill()
-        self._process.wait()
+        if not raylet_only:
+            self._process.wait()
 
 
 @contextlib.contextmanager

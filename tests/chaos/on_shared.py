@@ -9,13 +9,16 @@ which nobody can see coming: slices are started at random moments around it.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import random
 import shutil
 import subprocess
 import sys
+import threading
 import time
+import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +26,7 @@ from typing import Any
 
 import psutil
 
+from airflow_provider_raydatallm.submit import packages
 from tests.chaos.head import Head, command_of
 from tests.chaos.life import Outcome
 from tests.chaos.nodes import Node, taken
@@ -57,6 +61,8 @@ _TURN = (
     ("driver", 2), ("replica", 2), ("two engines", 3), ("engine core", 2), ("feeder", 1), ("controller", 1),
     ("driver", 1), ("engine core", 1), ("stopped by force", 1), ("replica", 1), ("controller paused", 2),
     ("replica paused", 2), ("controller paused for good", 1), ("replica paused for good", 1),
+    ("raylet", 1), ("replica paused for a minute", 1), ("stopped without force", 3), ("two versions", 2),
+    ("cancelled", 2),
 )  # fmt: skip
 
 
@@ -121,8 +127,9 @@ class _Life:
 
     def run(self) -> None:
         happens: dict[str, Callable[[], None]] = {
-            "node": self._node_goes, "two engines": self._two_engines, "place lost": self._place_is_lost,
-            "idle end": self._idle_end,
+            "node": self._node_goes, "raylet": self._node_goes, "two engines": self._two_engines,
+            "place lost": self._place_is_lost, "idle end": self._idle_end,
+            "stopped without force": self._stopped_without_force, "two versions": self._two_versions,
         }  # fmt: skip
         happens.get(self.trial.what, self._one_thing)()
         for one in self.slices:
@@ -147,13 +154,15 @@ class _Life:
                 self.outcome.kills = said.count("ended ")
         elif self.trial.what == "head":
             self._kill(self.head.processes())
+        elif self.trial.what == "cancelled":
+            self._cancel_one()
         elif " paused" in self.trial.what:
             self._pause(*self.trial.what.split(" paused"))
         else:
             self._kill_target(self.trial.what)
 
     def _node_goes(self) -> None:
-        """On which the engine is, since nothing else has room; another takes its place."""
+        """On which the engine is, since nothing else has room, or its raylet; another takes its place."""
         head = self.head.ensure()
         self._engines("stop", "--all", "--force")
         with taken(head, _CPUS):
@@ -161,7 +170,7 @@ class _Life:
             try:
                 self._slice(0)
                 if self._wait_for_rows():
-                    nodes[0].kill()
+                    nodes[0].kill(raylet_only=self.trial.what == "raylet")
                     self.outcome.kills = 1
                     nodes.append(Node(head, _CPUS))
                 self.slices[0].finish()
@@ -197,6 +206,50 @@ class _Life:
             self._slice(number, rows=_FEW_ROWS, engine_idle_timeout=1)
             self.slices[-1].finish()
             time.sleep(self.rng.uniform(0, _IDLE_SECONDS))
+
+    def _stopped_without_force(self) -> None:
+        """Again and again, by somebody who asks for it while slices come: none of them fails."""
+        is_over = threading.Event()
+
+        def stop() -> None:
+            while not is_over.wait(1):
+                done = subprocess.run([_PROGRAM, "engines", "stop", "--all"], capture_output=True, text=True)
+                self.outcome.kills += done.stdout.count("ended ")
+
+        thread = threading.Thread(target=stop)
+        thread.start()
+        try:
+            for number in range(self.trial.slices):
+                self._slice(number, rows=_FEW_ROWS)
+                time.sleep(self.rng.uniform(0, 20))
+            for one in self.slices:
+                one.finish()
+        finally:
+            is_over.set()
+            thread.join()
+        self.outcome.faults += [f"{one.name} failed: {e}" for one in self.slices for e in one.errors]
+
+    def _two_versions(self) -> None:
+        """Of the provider: one comes while the other's engine answers."""
+        self._slice(0)
+        if not self._wait_for_rows():
+            return
+        processor_package = packages.processor_package
+        package = processor_package()
+        with zipfile.ZipFile(io.BytesIO(package.content)) as files:
+            content = [(name, files.read(name)) for name in files.namelist()]
+        other = packages.zip_files([*content, ("airflow_provider_raydatallm/other.py", b"")])
+        packages.processor_package = lambda: other
+        try:
+            self._slice(1)
+            for one in self.slices:
+                one.wait()
+        finally:
+            packages.processor_package = processor_package
+        self.outcome.faults += [f"{one.name} failed: {e}" for one in self.slices for e in one.errors]
+        engines = json.loads(self._engines("list", "--json"))
+        if len(engines) < 2:
+            self.outcome.faults.append(f"one engine had slices of two versions: {engines}")
 
     # Steps
 
@@ -236,14 +289,24 @@ class _Life:
         for process in victims:
             process.suspend()
             self.outcome.kills = 1
-        if for_how_long:
+        if for_how_long == " for good":
             for one in self.slices:
                 one.wait()
             self._kill(victims)
         else:
-            time.sleep(self.rng.uniform(2.0, 8.0))
+            time.sleep(60.0 if for_how_long else self.rng.uniform(2.0, 8.0))
             for process in victims:
                 process.resume()
+
+    def _cancel_one(self) -> None:
+        """By Ray's own means, as Airflow does: its rows end, and others go on."""
+        from ray.job_submission import JobStatus, JobSubmissionClient
+
+        head = self.head.ensure()
+        client = JobSubmissionClient(head.address, headers={"Authorization": f"Bearer {head.token}"})
+        running = [job for job in client.list_jobs() if job.status == JobStatus.RUNNING]
+        client.stop_job(self.rng.choice(running).submission_id)
+        self.outcome.kills = 1
 
     def _find(self, target: str, *, newest: bool = False) -> list[psutil.Process]:
         found: list[psutil.Process] = []

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 
 from tests.support import real_models
-from tests.support.endpoint import embedding, error, proxy, text_of
+from tests.support.endpoint import embedding, endpoint, error, proxy, text_of
 from tests.support.slices import Ask
 from tests.support.vllm_server import NAME, vllm_server
 
@@ -29,6 +29,35 @@ def vectors_of(server: str, texts: list[str]) -> np.ndarray:
     request = urllib.request.Request(f"{server}/embeddings", body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(request) as reply:
         return np.array([item["embedding"] for item in json.load(reply)["data"]], np.float32)
+
+
+def test_model_that_changes_behind_its_name_mixes_no_cached_vectors_with_new_ones(
+    ask: Ask, tmp_path: Path
+) -> None:
+    size, texts = 8, [f"row {i}" for i in range(20)]
+
+    def vector(text: str) -> list[float]:
+        return [float(1 + int(text.split()[1]))] * size
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        text = text_of(body)
+        return embedding(vector(text) if text.startswith("row ") else [1.0] * size)
+
+    def run(name: str, some: list[str]) -> list[Any]:
+        pq.write_table(pa.table({"text": some}), tmp_path / f"{name}.parquet")
+        result = ask(
+            task="embed", input_path=f"{tmp_path}/{name}.parquet", output_path=f"{tmp_path}/{name}",
+            model_source="m", prompt="{text}", output_column="vector", poll_interval=1.0,
+            engine={"kind": "http", "url": served.url, "cache": f"{tmp_path}/cache"},
+            embedding={"normalize": False},
+        )  # fmt: skip
+        return [result["counts"]["cached"], pq.read_table(result["output_path"]).column("vector").to_pylist()]
+
+    with endpoint(respond) as served:
+        assert run("first", texts[:10]) == [0, [vector(text) for text in texts[:10]]]
+        assert run("again", texts[:10]) == [10, [vector(text) for text in texts[:10]]]
+        size = 16
+        assert run("changed", texts) == [0, [vector(text) for text in texts]]
 
 
 @pytest.mark.long

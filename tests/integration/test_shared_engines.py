@@ -71,6 +71,28 @@ print(any(n == b"serve" for n, _ in places), found)
 """
 
 
+#: A user's own application, named as engines are, idle; or, with another argument, prints whether it answers.
+USERS = """
+import sys, ray
+from ray import serve
+ray.init(logging_level="error")
+if sys.argv[1] == "deploy":
+    @serve.deployment(name="workers-1-to-1-idle-600-s", ray_actor_options={"num_cpus": 0})
+    class Users:
+        async def ask(self): return "here"
+    serve.run(Users.bind(), name="ray-llm-team", route_prefix=None)
+else:
+    print(serve.get_app_handle("ray-llm-team").ask.remote().result(timeout_s=60))
+"""
+
+
+def on_cluster(head: LocalHead, code: str, argument: str) -> str:
+    """Returns the last line that a program prints."""
+    command, environment = [sys.executable, "-c", code, argument], os.environ | head.environment()
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    return (done.stdout.splitlines() or [""])[-1]
+
+
 def test_slices_at_once_and_after_each_other_have_one_engine(
     asked: Ask, ray_head: LocalHead, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,6 +104,7 @@ def test_slices_at_once_and_after_each_other_have_one_engine(
     for thread in threads:
         thread.join(300)
     [engine] = processes(ray_head, "VLLM::EngineCore")
+    on_cluster(ray_head, USERS, "deploy")
     results.append(asked("c", [8] * 40))
     labels = asked(
         "labels", [8] * 40, choices=["Retail", "Law Firm"], label_confidence=True, sampling_params={}
@@ -100,17 +123,17 @@ def test_slices_at_once_and_after_each_other_have_one_engine(
     assert 0 < start["worker_imports"] + start["engine"] < waited["engine_start"]
     assert 0 < start["load"] + start["compile"] + start["warm_up"] < start["engine"]
     assert {came_later["start"][name] for name in ("worker_imports", "engine", "load")} == {None}
-    for title in ("ray::ServeController", "ray::ServeReplica"):
+    for title in ("ray::ServeController", "ray::ServeReplica:ray-llm-model"):
         [process] = processes(ray_head, title)
         assert "kept-by-nobody" not in process.environ().values()
     # vLLM's own process loaded the model with it, after the worker had begun.
     assert engine.environ()["HF_TOKEN"] == "kept-by-nobody"
-    environment = os.environ | ray_head.environment()
-    command = [sys.executable, "-c", FIND, "kept-by-nobody"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split("\n")[-2] == "True []", done.stdout
+    assert on_cluster(ray_head, FIND, "kept-by-nobody") == "True []"
     there = listed()
     assert (there["status"], there["workers"], there["users"]) == ("RUNNING", {"RUNNING": 1}, [])
+    assert engines("stop", "--all") == f"ended {there['name']}\n"
+    assert not processes(ray_head, "VLLM::EngineCore")
+    assert on_cluster(ray_head, USERS, "ask") == "here"
 
 
 @pytest.mark.long

@@ -91,6 +91,15 @@ def proxy(server: str, fault: Fault) -> Iterator[Endpoint]:
         yield served
 
 
+class HangUp(web.StreamResponse):
+    """No reply: the connection is closed."""
+
+    async def prepare(self, request: web.BaseRequest) -> Any:
+        assert request.transport is not None
+        request.transport.close()
+        raise ConnectionResetError
+
+
 class Trickle(web.StreamResponse):
     """A reply whose body comes byte by byte, and says nothing."""
 

@@ -12,7 +12,7 @@ NAME = "ray-llm-m-0"
 SCALING = Scaling((2, 4), 32, 600)
 ENGINE = SharedEngine(NAME, "RUNNING", "", SCALING.name, {"RUNNING": 2}, ())
 STARTING = replace(ENGINE, status="DEPLOYING", workers={"STARTING": 1})
-OTHER_SCALING = replace(ENGINE, deployment="workers-1-to-1-idle-600-s")
+OTHER_SCALING = replace(ENGINE, scaling="workers-1-to-1-idle-600-s")
 GPU = {"accelerator_type": "L4", "engine_kwargs": {"tensor_parallel_size": 2}}
 
 

@@ -31,6 +31,18 @@ _NOT_OF_AN_ENDPOINT = (
 )  # fmt: skip
 
 
+def clean_key(text: str) -> str:
+    """Returns a key as a header carries it: without the line break with which files of secrets end.
+
+    :raises ValueError: for a character that no header can carry; the message does not quote the key.
+    """
+    key = text.strip()
+    for place, character in enumerate(key, start=1):
+        if not " " <= character <= "~":
+            raise ValueError(f"its character {place} is U+{ord(character):04X}, which no header can carry")
+    return key
+
+
 class EndpointSpec(EngineSpec):
     #: Base address, such as https://host/v1.
     endpoint_url: str | None = None

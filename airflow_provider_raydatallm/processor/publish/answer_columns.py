@@ -37,7 +37,7 @@ def _known_type(job: SliceJob, field: pa.Field, known: pa.DataType | None) -> pa
         return known
     try:
         return known if arrow_type(merge(from_arrow(field.type), from_arrow(known))) == known else own
-    except TypeMismatch:  # vectors, and maps of labels, are no Python values
+    except TypeMismatch:  # maps of labels are no Python values
         return own
 
 

@@ -99,8 +99,8 @@ def _unidentified(why: str) -> SliceError:
 
 
 def _widen_to_hold(types: ColumnTypes, *, table: pa.Table) -> ColumnTypes:
-    # Vectors and labels' probabilities are of one type everywhere: nobody has to agree on it.
-    fields = [f for f in table.schema if not (pa.types.is_fixed_size_list(f.type) or pa.types.is_map(f.type))]
+    # Labels' probabilities are of one type everywhere: nobody has to agree on it.
+    fields = [f for f in table.schema if not pa.types.is_map(f.type)]
     names = [f.name for f in fields if not f.name.startswith("__")]
     return merge_columns(types, {name: type_of_column(table.column(name)) for name in names})
 

@@ -1,10 +1,11 @@
-"""The types of the columns that a postprocess function returns, agreed by all tasks of a slice.
+"""The types of the columns that a postprocess function returns, or of a model's vectors, agreed by all tasks
+of a slice.
 
-What a function returns is known when it has returned it. The first group of answers decides the columns'
-types, and later groups widen them (`value_types.merge`). Each decision is the next one of the documents
-`columns-000001.json`, `columns-000002.json`, ... in the checkpoint folder, put create-only before a row of
-these types is delivered: two tasks, two nodes or two runs never hold rows that do not fit into one table. A
-damaged document is skipped: it takes back a widening, and publishing checks types again.
+What a function or a model answers is known when it has answered it. The first group of answers decides the
+columns' types, and later groups widen them (`value_types.merge`). Each decision is the next one of the
+documents `columns-000001.json`, `columns-000002.json`, ... in the checkpoint folder, put create-only before a
+row of these types is delivered: two tasks, two nodes or two runs never hold rows that do not fit into one
+table. A damaged document is skipped: it takes back a widening, and publishing checks types again.
 """
 
 from __future__ import annotations

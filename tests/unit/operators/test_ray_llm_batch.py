@@ -350,6 +350,22 @@ def test_model_token_is_taken_from_connections_that_hold_one(
     assert redact(f"token={b64encode(b'me:hub-sesame').decode()[4:]}").startswith("token=***")
 
 
+@pytest.mark.parametrize(
+    ("password", "lent"), [("hub-sesame\r\n", "hub-sesame"), ("\n", None), ("hub-\u200bsesame", None)]
+)
+def test_model_token_is_one_that_a_header_can_carry(
+    password: str, lent: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_HUB", json.dumps({"conn_type": "generic", "password": password}))
+    task = operator(slice_key="k", model_conn_id="hub")
+    if lent is not None:
+        assert task._build_submission(context_of(task)).lend_credentials() == {"HF_TOKEN": lent}
+        return
+    with pytest.raises(RayLLMInputError, match="password") as caught:
+        task._build_submission(context_of(task)).lend_credentials()
+    assert "sesame" not in str(caught.value)
+
+
 def test_key_of_an_endpoint_is_lent_for_its_host_only(monkeypatch: pytest.MonkeyPatch) -> None:
     connection = {
         "conn_type": "http",

@@ -152,9 +152,25 @@ def test_model_that_was_replaced_half_way_is_noticed_and_said(
     with pytest.raises(KeyboardInterrupt):
         run(job, InProcess(answer=embed_until_killed, batch=2))
     monkeypatch.setattr("tests.unit.processor.test_vectors_of_a_slice.SIZE", SIZE + 1)
-    with pytest.raises(
-        SliceError, match=r"column 'answer': fixed_size_list<.*The model, .* rerun.force=True"
-    ):
-        run_with(job)
-    report = run_with(changed(job, force_rerun=True))
+    cluster = InProcess(answer=embed, batch=1)
+    with pytest.raises(SliceError, match=r"had 3 numbers .* and 4 now.*rerun.force=True"):
+        run(job, cluster)
+    assert cluster.answered == 1  # no other row is paid for, and none of the new size is kept
+    monkeypatch.undo()
+    assert run_with(job).counts.resumed == 2
+    monkeypatch.setattr("tests.unit.processor.test_vectors_of_a_slice.SIZE", SIZE + 1)
+    report = run_with(changed(job, force_rerun=True, on_schema_change="accept"))
     assert report.counts.succeeded == 4
+
+
+def test_vectors_that_a_slice_is_extended_by_are_as_long_as_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_in(tmp_path, ["a"])
+    run_with(job)
+    pq.write_table(pa.table({"name": ["bb", "cc"]}), tmp_path / "in" / job.slice_key / "b.parquet")
+    monkeypatch.setattr("tests.unit.processor.test_vectors_of_a_slice.SIZE", SIZE + 1)
+    cluster = InProcess(answer=embed, batch=1)
+    with pytest.raises(SliceError, match=r"had 3 numbers .* and 4 now"):
+        run(changed(job, on_input_change="extend"), cluster)
+    assert cluster.answered == 1

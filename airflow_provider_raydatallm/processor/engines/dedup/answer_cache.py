@@ -93,7 +93,8 @@ class AnswerCache:
             is_good = pc.and_(is_good, pc.fill_null(is_whole, True))
         columns = {n: answers.column(n) for n in ENTRY_SCHEMA.names if n in answers.schema.names}
         columns |= {"key": pa.array(keys, pa.binary(16)), "answered_at": [int(time.time())] * len(keys)}
-        entries = pa.table(columns).select(ENTRY_SCHEMA.names).cast(ENTRY_SCHEMA).filter(is_good)
+        entries = pa.table(columns).select(ENTRY_SCHEMA.names).cast(ENTRY_SCHEMA)
+        entries = entries.filter(pc.and_(is_good, self._namespace.fit(entries)))
         with self._lock:
             if self._pending_bytes >= _MAX_PENDING_FILES * self._files.file_bytes:
                 return  # the store does not respond, and memory is limited

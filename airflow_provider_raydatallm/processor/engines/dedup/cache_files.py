@@ -53,6 +53,7 @@ class CacheNamespace:
     :param read_existing: whether to use existing answers, or only to replace them.
     :param keep_truncated: whether to store answers that max_tokens cut: they may lack the required shape,
         which another attempt may have.
+    :param numbers: how many numbers each answer has; None where answers are texts, or it is not known.
     """
 
     url: str
@@ -61,6 +62,14 @@ class CacheNamespace:
     max_days: float
     read_existing: bool = True
     keep_truncated: bool = True
+    numbers: int | None = None
+
+    def fit(self, entries: pa.Table) -> pa.ChunkedArray:
+        """Whether each entry has as many numbers as all of the namespace."""
+        if self.numbers is None:
+            return pa.chunked_array([pa.repeat(True, entries.num_rows)])
+        is_right = pc.equal(pc.list_value_length(entries.column("numbers")), self.numbers)
+        return pc.fill_null(is_right, False)
 
 
 def warn(text: str) -> None:
@@ -90,7 +99,8 @@ class CacheFiles:
         return name
 
     def read(self, shard: Shard = ALL_KEYS) -> dict[str, pa.Table]:
-        """A shard's entries by file, without expired ones. Skips files that it cannot read, and logs them."""
+        """A shard's entries by file, without expired ones and those that do not fit. Skips files that it
+        cannot read, and logs them."""
         tables: dict[str, pa.Table] = {}
         skipped: dict[str, str] = {}
         gone: set[str] = set()
@@ -167,6 +177,7 @@ class CacheFiles:
         if table is None:
             return None
         is_wanted = pc.greater_equal(table.column("answered_at"), self._oldest)
+        is_wanted = pc.and_(is_wanted, self._namespace.fit(table))
         if shard.count > 1:
             is_wanted = pc.and_(is_wanted, pa.array(shard.holds(key_array(table))))
         return table if pc.all(is_wanted, min_count=0).as_py() else table.filter(is_wanted)

@@ -34,12 +34,13 @@ class SliceDedup:
         self.is_retry = False
 
     def next_namespace(
-        self, cache_key: Callable[[], str | None], *, keep_truncated: bool = True
+        self, cache_key: Callable[[], str | None], *, keep_truncated: bool = True, numbers: int | None = None
     ) -> CacheNamespace | None:
         """The answer cache of the next round. Every round after the first retries rows.
 
         :param cache_key: its key; None where there can be no cache.
         :param keep_truncated: `CacheNamespace`, for answers without a shape.
+        :param numbers: `CacheNamespace`.
         """
         job = self._job
         is_retry, self.is_retry = self.is_retry, True
@@ -60,6 +61,7 @@ class SliceDedup:
             # A retry is for another answer.
             read_existing=not (job.force_rerun or job.retry_quarantined or is_retry),
             keep_truncated=keep_truncated and not job.answer_shapes,
+            numbers=numbers,
         )
 
     def start(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from pydantic_core import from_json
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.engines.http.replies import broken_reply, raise_error_within
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 #: Higher counts are none.
@@ -20,6 +22,10 @@ class Api(ABC):
 
     #: Below `engine.url`.
     path: str
+    #: Whether answers take tokens, as prompts do.
+    writes = True
+    #: What it answers, in messages.
+    _reply_name: str
 
     def __init__(self, job: SliceJob) -> None:
         self.job = job
@@ -41,14 +47,24 @@ class Api(ABC):
     def with_text(self, body: str, text: str) -> str:
         """The same body with this text in place of the row's, and a short answer."""
 
-    @abstractmethod
-    def read(self, body: bytes, redact: Callable[[str], str] = str) -> dict[str, Any]:
-        """Columns of `GROUP_SCHEMA`, with an `error` where the endpoint refuses the row.
+    def read(self, body: bytes, asked: bytes = b"{}", redact: Callable[[str], str] = str) -> dict[str, Any]:
+        """Returns columns of `GROUP_SCHEMA`, with an `error` where the endpoint refuses the row.
 
+        :param asked: the request's body.
         :param redact: removes secrets from what is quoted, before it is cut.
         :raises PassingError: for a reply that is something else.
-        :raises SliceError: for one that no row's can be.
+        :raises RowRefusedError, DoubtfulRefusalError, SliceError: for an error, as `raise_unless_answered`.
         """
+        try:
+            reply = json.loads(body)
+            raise_error_within(reply, body, redact)
+            return self._read(reply, asked, redact)
+        except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as e:
+            raise broken_reply(body, f"is not {self._reply_name}", redact) from e
+
+    @abstractmethod
+    def _read(self, reply: Any, asked: bytes, redact: Callable[[str], str]) -> dict[str, Any]:
+        """:param reply: any JSON; whatever Python raises for it stands for a broken reply."""
 
 
 def count(value: Any) -> int | None:

@@ -6,6 +6,7 @@ What `sampling_params` hold goes into the body as it is; what they leave out, th
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,19 +16,34 @@ from airflow_provider_raydatallm.contract.spec.json_schema import subschemas
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import is_unicode, one_or_several, storable
 from airflow_provider_raydatallm.processor.engines.http.api import Api, count, mapping
-from airflow_provider_raydatallm.processor.engines.http.replies import ROW_REFUSED, PassingError, broken_reply
+from airflow_provider_raydatallm.processor.engines.http.replies import (
+    ROW_REFUSED,
+    PassingError,
+    RowRefusedError,
+)
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 #: The key of a choice in the object that the endpoint answers: a schema's root must be an object.
 _CHOICE = "answer"
-#: Why an answer ended that its server did not finish.
-_BROKEN_OFF = ("abort", "cancelled", "error")
+#: Why an answer ended, in lower case, as servers of many vendors say it: it is whole, its server did not
+#: finish it, or filtered it. All other reasons cut it, also unknown ones.
+_WHOLE = (
+    "stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed", "tool_calls",
+    "tool_use", "function_call",
+)  # fmt: skip
+_BROKEN_OFF = ("abort", "cancelled", "error", "insufficient_system_resource")
+_FILTERED = (
+    "content_filter", "content_filtered", "guardrail_intervened", "safety", "recitation", "blocklist",
+    "prohibited_content", "spii", "refusal",
+)  # fmt: skip
+_CUT = "length"
 #: Of an answer that only shows that there is one.
 _FEW_TOKENS = 16
 
 
 class ChatApi(Api):
     path = "/chat/completions"
+    _reply_name = "a chat completion"
 
     def __init__(self, job: SliceJob) -> None:
         super().__init__(job)
@@ -45,6 +61,8 @@ class ChatApi(Api):
         if self._has_shape:
             body |= _response_format(body.pop("structured_outputs"))
         max_tokens = max_tokens if type(max_tokens) is int else 0
+        if type(texts := params.get("n")) is int:
+            max_tokens *= max(1, texts)
         return TokenizedRequest(params=to_json(body).decode(), total_tokens=max_tokens)
 
     def with_text(self, body: str, text: str) -> str:
@@ -52,15 +70,9 @@ class ChatApi(Api):
         limits = {name: _FEW_TOKENS for name in ("max_tokens", "max_completion_tokens") if request.get(name)}
         return json.dumps({**request, "messages": [{"role": "user", "content": text}], **limits})
 
-    def read(self, body: bytes, redact: Callable[[str], str] = str) -> dict[str, Any]:
-        try:
-            reply = json.loads(body)
-            texts = [_read_text(choice) for choice in reply["choices"]]
-            refusals = [choice["message"].get("refusal") for choice in reply["choices"]]
-            if not texts:
-                raise ValueError("no choices")
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as e:
-            raise broken_reply(body, "is not a chat completion", redact) from e
+    def _read(self, reply: Any, asked: bytes, redact: Callable[[str], str]) -> dict[str, Any]:
+        if not reply["choices"]:
+            raise ValueError("no choices")
         usage = mapping(reply.get("usage"))
         columns = {
             "input_tokens": count(usage.get("prompt_tokens")),
@@ -70,45 +82,80 @@ class ChatApi(Api):
                 mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")
             ),
         }
-        for text, refusal in zip(texts, refusals, strict=True):
-            if problem := _find_problem(text, redact(_text(refusal) or "")):
-                reason = text["finish_reason"]
-                return {**columns, "finish_reason": reason, "error_type": ROW_REFUSED, "error": problem}
-            if text["text"] is not None and self.job.choices is not None:
-                text["text"] = unwrap_choice(text["text"])
+        texts = []
+        for choice in reply["choices"]:
+            reason = _text(choice.get("finish_reason"))
+            try:
+                texts.append(self._read_text(choice, reason, asked, redact))
+            except RowRefusedError as e:
+                reason = reason and storable(reason)
+                return {**columns, "finish_reason": reason, "error_type": ROW_REFUSED, "error": str(e)}
         return {**columns, **one_or_several(texts)}
 
+    def _read_text(
+        self, choice: Mapping[str, Any], reason: str | None, asked: bytes, redact: Callable[[str], str]
+    ) -> dict[str, Any]:
+        """Returns `TEXT_FIELDS` of a text of an answer, or of its calls of tools as JSON.
 
-def _read_text(choice: Mapping[str, Any]) -> dict[str, Any]:
-    """Columns of a text of an answer, or of its calls of tools as JSON."""
-    message, reason = choice["message"], _text(choice.get("finish_reason"))
-    of_tokens = mapping(choice.get("logprobs")).get("content")
-    calls = message.get("tool_calls")
-    return {
-        "text": json.dumps(calls, ensure_ascii=False) if calls else _text(message.get("content")),
-        "finish_reason": reason and storable(reason),
-        "logprob": sum(float(token["logprob"]) for token in of_tokens) if of_tokens else None,
-        "logprob_tokens": len(of_tokens) if of_tokens else None,
-    }
+        :raises RowRefusedError: when it is no answer.
+        :raises PassingError: when its server did not finish it.
+        """
+        message, ended = choice["message"], f"(finish_reason {reason!r:.100})"
+        refusal = redact(_text(message.get("refusal")) or "")
+        kind = (reason or "stop").strip().lower()
+        if kind in _BROKEN_OFF:
+            raise PassingError(f"the endpoint did not finish its answer {ended}", may_have_cost=True)
+        if kind in _FILTERED:
+            raise RowRefusedError(f"the endpoint filtered its answer {ended}: {refusal!r:.500}")
+        if refusal:
+            raise RowRefusedError(f"the model refused to answer {ended}: {refusal!r:.500}")
+        was_cut, text = kind not in _WHOLE, _join_parts(message.get("content"))
+        if calls := message.get("tool_calls"):
+            if not json.loads(asked).get("tools"):
+                raise RowRefusedError(f"the endpoint called tools, and was given none {ended}")
+            text = json.dumps(calls, ensure_ascii=False)
+        thoughts = message.get("reasoning_content") or message.get("reasoning")
+        if not was_cut and (text is None or (not text and thoughts)):
+            what = "thoughts only" if thoughts else "no text"
+            raise RowRefusedError(f"the endpoint answered {what} {ended}")
+        if text is not None and not is_unicode(text):
+            raise RowRefusedError("the endpoint's answer is not valid Unicode")
+        if text is not None and self.job.choices is not None:
+            text = unwrap_choice(text)
+        logprob, logprob_tokens = _read_logprobs(choice.get("logprobs"))
+        return {
+            "text": text,
+            "finish_reason": _CUT if was_cut else reason,
+            "logprob": logprob,
+            "logprob_tokens": logprob_tokens,
+        }
 
 
-def _find_problem(text: Mapping[str, Any], refusal: str) -> str | None:
-    """Returns why the endpoint refuses a row.
+def _join_parts(content: Any) -> str | None:
+    """Returns the text of a content that may be a list of parts; those of thoughts are left out."""
+    if not isinstance(content, list):
+        return _text(content)
+    texts = [part["text"] for part in content if part.get("type") in ("text", "output_text")]
+    return "".join(texts) if texts else None
 
-    :raises PassingError: when its server did not finish the answer.
+
+def _read_logprobs(logprobs: Any) -> tuple[float | None, int | None]:
+    """Returns the logarithm of the probability of all tokens together, and their number.
+
+    :raises RowRefusedError: when they are no numbers.
     """
-    reason = text["finish_reason"]
-    if reason in _BROKEN_OFF:
-        raise PassingError(
-            f"the endpoint did not finish its answer (finish_reason {reason!r})", may_have_cost=True
-        )
-    if reason == "content_filter":
-        return f"the endpoint filtered its answer (finish_reason {reason!r}): {refusal!r:.500}"
-    if text["text"] is None and reason != "length":  # nor did max_tokens cut it before it began
-        return f"the endpoint answered no text (finish_reason {reason!r}): {refusal!r:.500}"
-    if text["text"] is not None and not is_unicode(text["text"]):
-        return "the endpoint's answer is not valid Unicode"
-    return None
+    of_tokens = mapping(logprobs).get("content")
+    if not of_tokens:
+        return None, None
+    try:
+        numbers = [token["logprob"] for token in of_tokens]
+        if all(type(number) in (int, float) for number in numbers):
+            logprob = math.fsum(map(float, numbers))
+            if math.isfinite(logprob):
+                return logprob, len(numbers)
+    except (LookupError, TypeError, ArithmeticError, ValueError):
+        pass
+    raise RowRefusedError("the endpoint's logprobs are no numbers")
 
 
 def _text(value: Any) -> str | None:

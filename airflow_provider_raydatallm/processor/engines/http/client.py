@@ -14,22 +14,30 @@ import logging
 import os
 import random
 import time
-import urllib.request
 import uuid
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
-from urllib.parse import urlsplit
 
 from airflow_provider_raydatallm.contract.log.redaction import Redactor
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE
+from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE, clean_key
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import storable
 from airflow_provider_raydatallm.processor.engines.http.api import Api
-from airflow_provider_raydatallm.processor.engines.http.limits import Pace, TokenBudget, TokenEstimate
+from airflow_provider_raydatallm.processor.engines.http.connections import (
+    EndpointConnections,
+    most_connections,
+)
+from airflow_provider_raydatallm.processor.engines.http.limits import (
+    Pace,
+    RequestSize,
+    SpentTokens,
+    TokenBudget,
+    TokenEstimate,
+)
 from airflow_provider_raydatallm.processor.engines.http.replies import (
     ROW_REFUSED,
+    DoubtfulRefusalError,
     PassingError,
     RowRefusedError,
     raise_unless_answered,
@@ -51,42 +59,36 @@ LONGEST_PAUSE_S = 60.0
 _FEW_TOKENS = 16
 #: Of `limits.stall`, for which a limit may refuse all rows: the run's own watch cannot name it.
 _STALL_SHARE = 0.9
-_CONNECT_S = 30.0
-_MAX_REPLY_BYTES = 64 << 20
 #: Between two warnings that say why rows wait.
 _WARN_EVERY_S = 60.0
-
-try:
-    import aiohttp
-except ImportError as e:  # Ray without its dashboard
-    raise SliceError(
-        "engine.kind 'http' needs aiohttp on the cluster's nodes, which ray[default] brings: install it, or "
-        "set runtime_env={'pip': ['aiohttp']}",
-        kind="input",
-    ) from e
 
 
 class EndpointClient:
     """Of a slice: one, in one event loop, so that its limits hold for all rows."""
 
-    def __init__(self, job: SliceJob, api: Api) -> None:
+    def __init__(self, job: SliceJob, api: Api, spent: SpentTokens | None = None) -> None:
+        """:param spent: of `engine.token_budget`, by this run."""
         self._job, self._api = job, api
-        key = os.environ.get(KEY_VARIABLE, "")
+        key = _read_key()
         self._headers = {"Content-Type": "application/json"} | (
             {"Authorization": f"Bearer {key}"} if key else {}
         )
         self._redact = Redactor([key]).text
         self._requests, self._tokens = Pace(job.requests_per_minute), Pace(job.tokens_per_minute)
-        self._estimate, self._budget = TokenEstimate(), TokenBudget(job.token_budget)
-        self._places = asyncio.Semaphore(job.requests_in_flight)
+        self._estimate = TokenEstimate()
+        self._budget = TokenBudget(job.token_budget, self._estimate, spent)
+        self._has_told_of_counts = False
+        self._places = asyncio.Semaphore(most_connections(job.requests_in_flight))
         #: Requests that got what they ask for: a gateway refuses some while what is behind it is away.
         self._answered = 0
         self._settled_at = time.monotonic()
         self._warned_at = -_WARN_EVERY_S
-        self._session: aiohttp.ClientSession | None = None
         #: What ended it: no row is asked from then on.
         self.failure: SliceError | None = None
         self._has_failed = asyncio.Event()
+
+    async def close(self) -> None:
+        await self._connections.close()
 
     async def answer(self, body: str, max_tokens: int) -> dict[str, Any] | None:
         """Returns the columns of an answer, or of a row that failed; None when `failure` ended it."""
@@ -103,11 +105,10 @@ class EndpointClient:
 
     async def _answer(self, body: str, max_tokens: int) -> dict[str, Any]:
         """:raises SliceError: when the endpoint answers no other row either."""
-        data = body.encode()
         while True:
             answered_before = self._answered
             try:
-                return await self._ask_often(data, max_tokens, TRIES)
+                return await self._ask_often(body, max_tokens, TRIES)
             except PassingError as e:
                 error = e
             for number in range(LONE_TRIES):
@@ -116,7 +117,7 @@ class EndpointClient:
                 if not await self._answers_other_text(body):
                     break
                 try:
-                    return await self._ask_often(data, max_tokens, 1)
+                    return await self._ask_often(body, max_tokens, 1)
                 except PassingError as e:
                     error = e
                 if not await self._answers_other_text(body):
@@ -133,19 +134,22 @@ class EndpointClient:
                 )
 
     async def _answers_other_text(self, body: str) -> bool:
-        """Whether the endpoint answers the same request with a text that no row or cache has."""
-        other = self._api.with_text(body, f"Hello {uuid.uuid4().hex}").encode()
+        """:raises SliceError: when it refuses all texts."""
         try:
-            return "error" not in await self._ask_often(other, _FEW_TOKENS, 1)
+            return "error" not in await self._ask_often(self._with_other_text(body), _FEW_TOKENS, 1)
         except PassingError:
             return False
 
-    async def _ask_often(self, data: bytes, max_tokens: int, tries: int) -> dict[str, Any]:
+    def _with_other_text(self, body: str) -> str:
+        """The same request with a text that no row or cache has."""
+        return self._api.with_text(body, f"Hello {uuid.uuid4().hex}")
+
+    async def _ask_often(self, body: str, max_tokens: int, tries: int) -> dict[str, Any]:
         """:raises PassingError: of the last of so many tries."""
         failed = pauses = 0
         while self.failure is None:
             try:
-                return await self._ask(data, max_tokens)
+                return await self._ask(body, max_tokens)
             except PassingError as e:
                 failed += not e.is_limit  # `_pause` ends a wait without end
                 if failed == tries:
@@ -154,97 +158,89 @@ class EndpointClient:
                 pauses += 1
         raise self.failure
 
-    async def _ask(self, data: bytes, max_tokens: int) -> dict[str, Any]:
+    async def _ask(self, body: str, max_tokens: int) -> dict[str, Any]:
+        """
+        :raises PassingError: also when it stays open whether a refusal is of this row or of all.
+        :raises SliceError: when it is of all.
+        """
         async with self._places:
-            expected = self._estimate.of(len(data), max_tokens)
-            await self._budget.reserve(expected)
-            spent = 0.0
             try:
-                await self._tokens.take(expected)
-                await self._requests.take(1)
-                if self.failure is not None:  # meanwhile
-                    raise self.failure
-                began = time.time()
-                try:
-                    columns = await self._post(data)
-                except PassingError as e:
-                    spent = expected if e.may_have_cost else 0.0
-                    raise
-                except RowRefusedError as e:
-                    columns = _failed(ROW_REFUSED, str(e))
-                else:
-                    spent = self._learn(columns, len(data)) or expected
-                self._answered += "error" not in columns
-                self._settled_at = time.monotonic()
-                return {**columns, "engine_seconds": time.time() - began, "finished_at": time.time()}
-            finally:
-                self._tokens.correct(spent - expected)
-                await self._budget.settle(expected, spent)
+                return await self._ask_once(body.encode(), max_tokens)
+            except DoubtfulRefusalError as e:
+                refusal = e
+            # From the same place, so that few rows are asked for nothing if all are refused.
+            try:
+                other = await self._ask_once(self._with_other_text(body).encode(), _FEW_TOKENS)
+            except DoubtfulRefusalError as e:
+                raise e.of_all from e
+            if "error" in other:
+                raise PassingError(str(refusal))
+            return _failed(ROW_REFUSED, f"{refusal}, while it answers others")
 
-    def _learn(self, columns: Mapping[str, Any], body_bytes: int) -> int | None:
-        """Returns the tokens that the endpoint counted."""
-        if columns["input_tokens"] is None or columns["output_tokens"] is None:
-            return None
-        tokens: int = columns["input_tokens"] + columns["output_tokens"]
-        self._estimate.learn(body_bytes, tokens)
-        return tokens
+    async def _ask_once(self, data: bytes, max_tokens: int) -> dict[str, Any]:
+        """
+        :raises PassingError, DoubtfulRefusalError: without an answer, or a refusal of the row.
+        :raises SliceError: when no row can have one.
+        """
+        size = RequestSize(len(data), max_tokens or None if self._api.writes else 0)
+        reserved = await self._budget.reserve(size)
+        expected, spent, is_guess = self._estimate.of(size), 0.0, False
+        try:
+            await self._tokens.take(expected)
+            await self._requests.take(1)
+            if self.failure is not None:  # meanwhile
+                raise self.failure
+            began = time.time()
+            try:
+                columns = await self._post(data)
+            except (PassingError, DoubtfulRefusalError) as e:
+                if is_guess := e.may_have_cost:
+                    spent = self._estimate.of_uncounted(size)
+                raise
+            except RowRefusedError as e:
+                columns = _failed(ROW_REFUSED, str(e))
+            else:
+                spent, is_guess = self._count(columns, size)
+            self._answered += "error" not in columns
+            self._settled_at = time.monotonic()
+            return {**columns, "engine_seconds": time.time() - began, "finished_at": time.time()}
+        finally:
+            self._tokens.correct(spent - expected)
+            await self._budget.settle(reserved, spent, is_guess=is_guess)
+
+    def _count(self, columns: dict[str, Any], size: RequestSize) -> tuple[float, bool]:
+        """Returns the tokens of an answer, and whether they are a guess. Removes counts that are wrong."""
+        reply_bytes = sum(len((t.get("text") or "").encode()) for t in columns.get("texts") or [columns])
+        counts = columns["input_tokens"], columns["output_tokens"]
+        if None not in counts:
+            problem = size.find_absurdity(*counts, reply_bytes)
+            if problem is None:
+                self._estimate.learn(size, *counts)
+                return sum(counts), False
+            columns |= dict.fromkeys(("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"))
+            self._tell_of_counts(f"the endpoint counts {problem}")
+        elif self._job.token_budget is not None or self._job.tokens_per_minute is not None:
+            self._tell_of_counts("the endpoint does not count the tokens of its answers in whole numbers")
+        spent = self._estimate.of_uncounted(size, reply_bytes)
+        self._estimate.learn_length(reply_bytes)
+        return spent, True
+
+    def _tell_of_counts(self, problem: str) -> None:
+        if not self._has_told_of_counts:
+            self._has_told_of_counts = True
+            logger.warning("%s: such answers' tokens are estimated, and missing in the report", problem)
 
     async def _post(self, data: bytes) -> dict[str, Any]:
-        """:raises PassingError, RowRefusedError, SliceError: as `raise_unless_answered`."""
-        if self._session is None:
-            self._session = self._new_session()
-        url = f"{self._job.endpoint_url}{self._api.path}"
-        try:
-            request = self._session.post(url, data=data, allow_redirects=False, proxy=self._proxy)
-            async with request as response:
-                body = bytearray()
-                async for chunk in response.content.iter_chunked(1 << 16):
-                    body += chunk
-                    if len(body) > _MAX_REPLY_BYTES:
-                        raise RowRefusedError(f"the endpoint's reply is over {_MAX_REPLY_BYTES:,} bytes")
-                raise_unless_answered(response.status, response.headers, bytes(body), self._redact)
-                return self._api.read(bytes(body), self._redact)
-        except (aiohttp.ConnectionTimeoutError, aiohttp.ServerDisconnectedError) as e:
-            raise PassingError(f"the endpoint cannot be reached: {e}") from e
-        except TimeoutError as e:
-            limit_s = self._job.request_timeout
-            raise PassingError(
-                f"no whole reply within {limit_s:g} s (engine.request_timeout)", may_have_cost=True
-            ) from e
-        except aiohttp.ClientConnectorCertificateError as e:
-            raise SliceError(
-                f"the endpoint's certificate is not trusted: {e}. Check engine.url; the cluster's nodes have "
-                "to know a private authority (SSL_CERT_FILE)",
-                kind="input",
-            ) from e
-        except aiohttp.ClientHttpProxyError as e:
-            message = f"the proxy (HTTPS_PROXY of the cluster's nodes) answered {e.status}: {e.message}"
-            if e.status >= 500:
-                raise PassingError(message) from e
-            raise SliceError(f"{message}. Check its rules, or set NO_PROXY", kind="input") from e
-        except aiohttp.ClientConnectorError as e:
-            raise PassingError(f"the endpoint cannot be reached: {e}") from e
-        except (aiohttp.ClientError, OSError) as e:
-            raise PassingError(f"the endpoint's reply broke off: {e}", may_have_cost=True) from e
+        """:raises Exception: as `raise_unless_answered`."""
+        reply = await self._connections.post(data)
+        raise_unless_answered(reply.status, reply.headers, reply.body, self._redact)
+        if reply.excess_of is not None:
+            raise RowRefusedError(f"the endpoint's reply is over {reply.excess_of:,} bytes")
+        return self._api.read(reply.body, data, self._redact)
 
     @cached_property
-    def _proxy(self) -> str | None:
-        """That of the environment, which must not get what is for this machine."""
-        address = urlsplit(self._job.endpoint_url or "")
-        host = address.hostname or ""
-        if self._job.is_local_endpoint or urllib.request.proxy_bypass(host):
-            return None
-        return urllib.request.getproxies().get(address.scheme)
-
-    def _new_session(self) -> aiohttp.ClientSession:
-        return aiohttp.ClientSession(
-            headers=self._headers,
-            timeout=aiohttp.ClientTimeout(total=self._job.request_timeout, sock_connect=_CONNECT_S),
-            connector=aiohttp.TCPConnector(limit=self._job.requests_in_flight),
-            cookie_jar=aiohttp.DummyCookieJar(),
-            # Else it sends the endpoint what the node's ~/.netrc has for its host.
-            trust_env=False,
-        )
+    def _connections(self) -> EndpointConnections:  # which an event loop must run for
+        return EndpointConnections(self._job, self._api.path, self._headers)
 
     async def _pause(self, error: PassingError, longest_s: float) -> None:
         """Waits before another try: as long as the endpoint asks, and a random time.
@@ -277,6 +273,13 @@ class EndpointClient:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await self._has_failed.wait()
+
+
+def _read_key() -> str:
+    try:
+        return clean_key(os.environ.get(KEY_VARIABLE, ""))
+    except ValueError as e:
+        raise SliceError(f"the endpoint's key ({KEY_VARIABLE}) cannot be sent: {e}", kind="input") from None
 
 
 def _failed(error_type: str, error: str) -> dict[str, Any]:

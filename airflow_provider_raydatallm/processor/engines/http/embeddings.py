@@ -13,7 +13,7 @@ from pydantic_core import to_json
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.http.api import Api, count, mapping
-from airflow_provider_raydatallm.processor.engines.http.replies import broken_reply
+from airflow_provider_raydatallm.processor.engines.http.replies import DoubtfulRefusalError
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 #: Of shorter vectors, as vLLM and PyTorch have it: a vector of zeros stays one.
@@ -22,6 +22,8 @@ _SHORTEST = 1e-12
 
 class EmbeddingsApi(Api):
     path = "/embeddings"
+    writes = False
+    _reply_name = "an embedding"
 
     def __init__(self, job: SliceJob) -> None:
         super().__init__(job)
@@ -38,14 +40,10 @@ class EmbeddingsApi(Api):
     def with_text(self, body: str, text: str) -> str:
         return json.dumps({**json.loads(body), "input": text})
 
-    def read(self, body: bytes, redact: Callable[[str], str] = str) -> dict[str, Any]:
-        try:
-            reply = json.loads(body)
-            [item] = reply["data"]
-            vector = _to_vector(item["embedding"])
-            tokens = count(mapping(reply.get("usage")).get("prompt_tokens"))
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError, OverflowError) as e:
-            raise broken_reply(body, "is not an embedding", redact) from e
+    def _read(self, reply: Any, asked: bytes, redact: Callable[[str], str]) -> dict[str, Any]:
+        [item] = reply["data"]
+        vector = _to_vector(item["embedding"])
+        tokens = count(mapping(reply.get("usage")).get("prompt_tokens"))
         self._check_size(len(vector))
         if self.job.embedding_normalize:
             with np.errstate(invalid="ignore"):  # a number that is none makes all of them so
@@ -53,20 +51,20 @@ class EmbeddingsApi(Api):
         return {"numbers": vector.astype(np.float32), "input_tokens": tokens, "output_tokens": 0}
 
     def _check_size(self, size: int) -> None:
-        """:raises SliceError: for a size that the column does not have."""
+        """:raises DoubtfulRefusalError: for a size that the column does not have."""
         if self._size is None:
             self._size = size
         if size == self._size:
             return
         asked = self.job.embedding_dimensions
-        raise SliceError(
-            f"the endpoint answers a vector of {size} numbers, and embedding.dimensions is {asked}: check "
-            "that this model can cut its vectors, or leave embedding.dimensions out"
-            if asked is not None
-            else f"the endpoint answers a vector of {size} numbers after others of {self._size}: check that "
-            "model_source names one model, at all servers behind engine.url",
-            kind="input",
-        )
+        if asked is not None:
+            message = f"the endpoint answers a vector of {size} numbers, and embedding.dimensions is {asked}"
+            advice = "check that this model can cut its vectors, or leave embedding.dimensions out"
+        else:
+            message = f"the endpoint answers a vector of {size} numbers after others of {self._size}"
+            advice = "check that model_source names one model, at all servers behind engine.url"
+        of_all = SliceError(f"{message}: {advice}", kind="input")
+        raise DoubtfulRefusalError(message, of_all, may_have_cost=True)
 
 
 def _to_vector(value: Any) -> np.ndarray:
@@ -78,6 +76,8 @@ def _to_vector(value: Any) -> np.ndarray:
     if isinstance(value, str):
         vector = np.frombuffer(base64.b64decode(value, validate=True), "<f4")
     else:
+        if any(type(number) not in (int, float, type(None)) for number in value):  # NumPy reads "1.5", True
+            raise ValueError("it holds something else than numbers")
         with np.errstate(over="ignore"):
             vector = np.asarray(value, np.float64).astype(np.float32)
     if vector.ndim != 1 or not len(vector):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +16,12 @@ from airflow_provider_raydatallm.processor.engines.feeding.active_feeders import
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import FeederSetup, feeder_pool
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.feeding.suspect_keys import SuspectKeys
-from airflow_provider_raydatallm.processor.engines.http.feeder import HttpFeeder, NoWorkers
+from airflow_provider_raydatallm.processor.engines.http.feeder import (
+    HttpFeeder,
+    NoWorkers,
+    ask_vector_size,
+)
+from airflow_provider_raydatallm.processor.engines.http.limits import SpentTokens
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 
@@ -35,6 +41,9 @@ class HttpEngine(Engine):
         super().__init__(job, rows)
         self._dedup = SliceDedup(job)
         self._suspect_keys: SuspectKeys | None = None
+        #: Of this round, and the tokens that earlier ones spent.
+        self._spent: SpentTokens | None = None
+        self._spent_before = 0.0
         #: Of its feeder, while it runs; rows may be asked again.
         self._feeding: Callable[..., FeederSetup] | None = None
 
@@ -57,13 +66,15 @@ class HttpEngine(Engine):
         return True
 
     def start_for_feeder(self) -> OpenFeeder:
-        return partial(_open_feeder, self._start_feeding(in_one_process=True))
+        setup = self._start_feeding(in_one_process=True)
+        return partial(_open_feeder, setup, self._spent)
 
     def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         blocks = sizing.blocks_in_work(self.rows, self.block_rows, _FEEDERS)
+        setup = self._start_feeding()(deliver=deliver)
         return requests.map_batches(
             HttpFeeder,
-            fn_constructor_args=(self._start_feeding()(deliver=deliver),),
+            fn_constructor_args=(setup, self._spent),
             batch_size=None,
             batch_format="pyarrow",
             **feeder_pool((_FEEDERS, _FEEDERS), blocks),
@@ -73,8 +84,12 @@ class HttpEngine(Engine):
         """Returns what makes the setup of the feeder; `deliver` is left."""
         if self._feeding is not None:
             return self._feeding
+        numbers = self._vector_size()
+        cache = self._dedup.next_namespace(partial(self._cache_key, numbers), numbers=numbers)
         run = uuid.uuid4().hex[:12]
         self._suspect_keys = SuspectKeys(run)
+        if self.job.token_budget is not None:
+            self._spent = SpentTokens(run, self._spent_before)
         self._feeding = partial(
             FeederSetup,
             self.job,
@@ -82,22 +97,37 @@ class HttpEngine(Engine):
             budget=RowBudget(self.job.requests_in_flight, sizing.TOKENS_IN_FLIGHT),
             active_feeders=ActiveFeeders(run),
             suspect_keys=self._suspect_keys,
-            dedup=self._dedup.start(
-                self._dedup.next_namespace(self._cache_key), in_one_process=in_one_process
-            ),
+            dedup=self._dedup.start(cache, in_one_process=in_one_process),
         )
         return self._feeding
 
-    def _cache_key(self) -> str:
-        # Slices of other tables share the cache, and endpoints may serve other models under one name.
-        return answer_cache_key(self.job, {}, {"endpoint": self.job.endpoint_url})
+    def _cache_key(self, numbers: int | None) -> str:
+        # Slices of other tables share the cache, and endpoints may serve other models under one name: at
+        # another address, or later.
+        return answer_cache_key(self.job, {}, {"endpoint": self.job.endpoint_url, "numbers": numbers})
+
+    def _vector_size(self) -> int | None:
+        """Returns how many numbers the endpoint's vectors have now, where cached ones are to have as many.
+
+        :raises SliceError: when the endpoint answers nothing.
+        """
+        job = self.job
+        if job.task != "embed" or job.answer_cache is None or job.embedding_dimensions is not None:
+            return job.embedding_dimensions
+        return asyncio.run(ask_vector_size(job))
 
     def stop(self) -> None:
         self._dedup.stop()
         if self._suspect_keys is not None:
             self._suspect_keys.forget()
+        if self._spent is not None:
+            self._spent_before = self._spent.read()
+            self._spent.forget()
+            self._spent = None
         self._suspect_keys = self._feeding = None
 
 
-def _open_feeder(setup: Callable[..., FeederSetup], deliver: AnswerSink) -> HttpFeeder:
-    return HttpFeeder(setup(deliver=deliver))
+def _open_feeder(
+    setup: Callable[..., FeederSetup], spent: SpentTokens | None, deliver: AnswerSink
+) -> HttpFeeder:
+    return HttpFeeder(setup(deliver=deliver), spent)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 
-from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder, FeederSetup
 from airflow_provider_raydatallm.processor.engines.feeding.row import RowDispatcher
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Worker
 from airflow_provider_raydatallm.processor.engines.http.api import Api
@@ -12,21 +15,47 @@ from airflow_provider_raydatallm.processor.engines.http.chat import ChatApi
 from airflow_provider_raydatallm.processor.engines.http.client import EndpointClient
 from airflow_provider_raydatallm.processor.engines.http.dispatcher import HttpDispatcher
 from airflow_provider_raydatallm.processor.engines.http.embeddings import EmbeddingsApi
+from airflow_provider_raydatallm.processor.engines.http.limits import SpentTokens
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 
 class HttpFeeder(Feeder):
+    def __init__(self, setup: FeederSetup, spent: SpentTokens | None = None) -> None:
+        """:param spent: of the run's token budget."""
+        self._spent = spent
+        super().__init__(setup)
+
     def _new_tokenizer(self) -> Callable[[Sequence[str]], list[TokenizedRequest]]:
         return self._new_api()
 
     def _new_dispatcher(self) -> RowDispatcher:
         job = self._setup.job
-        client = EndpointClient(job, self._new_api())
+        client = EndpointClient(job, self._new_api(), self._spent)
         return HttpDispatcher(client, job.requests_in_flight, on_group=self._deliver_group)
 
     def _new_api(self) -> Api:
         job = self._setup.job
         return EmbeddingsApi(job) if job.task == "embed" else ChatApi(job)
+
+
+async def ask_vector_size(job: SliceJob) -> int:
+    """Returns how many numbers the endpoint's vectors have.
+
+    :raises SliceError: when it answers none.
+    """
+    api = EmbeddingsApi(job)
+    client = EndpointClient(job, api)
+    [request] = api([json.dumps({"messages": [{"content": "Hello"}]})])
+    try:
+        answer = await client.answer(request.params, 0)
+    finally:
+        await client.close()
+    if client.failure is not None:
+        raise client.failure
+    assert answer is not None
+    if answer.get("error"):
+        raise SliceError(f"the endpoint answers no vector to 'Hello': {answer['error']}", kind="input")
+    return len(answer["numbers"])
 
 
 class NoWorkers:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import email.utils
 import json
+import re
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import Kind, SliceError
 
@@ -13,23 +15,43 @@ from airflow_provider_raydatallm.contract.result.errors import Kind, SliceError
 ROW_REFUSED = "RefusedByEndpoint"
 #: The row's own fault: its text is too long, or has what the endpoint does not accept.
 _REFUSED = (400, 413, 422)
+#: Of every row. Others from 400 to 499 may be so (403: the key's rights), or a filter flagged the row.
+_OF_ALL = (401, 402, 404)
 #: Passing, as are all of 500 and above.
-_PASSING = (408, 409, 425)
+_PASSING = (408, 409, 425, 429)
+#: After which a server may have answered all the same: its gateway waited no longer, or it broke down.
+_MAY_HAVE_COST = (408, 500, 502, 504, *range(520, 528))
 _MAX_MESSAGE = 500
 #: Of a text that is searched for secrets: far more than the message, which no cut secret may reach.
 _MAX_REDACTED = 1 << 16
 #: Longer pauses that an endpoint asks for are cut: it is asked again then.
 _LONGEST_PAUSE_S = 600.0
+#: Of an error.
+_STATUS = re.compile("[45][0-9]{2}")
 _ADVICE: Mapping[int, tuple[Kind, str]] = {
     401: ("input", "it does not accept the key: check the password of the connection in model_conn_id"),
     402: ("input", "the account has no credit: check it with the endpoint's provider"),
     403: ("input", "the key may not use this model: check model_source, and the rights of the key"),
+    424: ("input", "something fails that the endpoint depends on: check it with the endpoint's provider"),
+    451: ("input", "the model is not offered here: check model_source, and where the cluster is"),
     404: ("model", "it has no such model, or not this API: check model_source and engine.url"),
 }
 
 
 class RowRefusedError(Exception):
     """The endpoint refuses this row, and answers others."""
+
+
+class DoubtfulRefusalError(Exception):
+    """Of this row, or of all: an answer to another text tells.
+
+    :param of_all: what ends the run in the second case.
+    :param may_have_cost: whether the endpoint answered.
+    """
+
+    def __init__(self, message: str, of_all: SliceError, *, may_have_cost: bool = False) -> None:
+        super().__init__(message)
+        self.of_all, self.may_have_cost = of_all, may_have_cost
 
 
 class PassingError(Exception):
@@ -58,18 +80,24 @@ def raise_unless_answered(
     """
     :param redact: removes secrets from what is quoted, before it is cut.
     :raises RowRefusedError: for this row.
+    :raises DoubtfulRefusalError: for this row, or for all.
     :raises PassingError: when another try may succeed.
     :raises SliceError: when no row can succeed.
     """
-    if 200 <= status < 300:
+    if is_answer(status):
         return
     message = f"the endpoint answered {status}: {_error_message(body, redact)}"
     if status in _REFUSED:
         raise RowRefusedError(message)
     if status == 429 and b"insufficient_quota" in body:
         status = 402
-    if status == 429 or status in _PASSING or status >= 500:
-        raise PassingError(message, pause_s=_pause(headers), is_limit=status == 429)
+    if is_passing(status):
+        raise PassingError(
+            message,
+            pause_s=_pause(headers),
+            is_limit=status == 429,
+            may_have_cost=status in _MAY_HAVE_COST,
+        )
     if 300 <= status < 400:
         raise SliceError(
             f"the endpoint redirects to {redact(headers.get('Location', 'another address'))!r:.200}, which "
@@ -77,7 +105,29 @@ def raise_unless_answered(
             kind="input",
         )
     kind, advice = _ADVICE.get(status, ("input", "check engine.url: it may lead to something else"))
-    raise SliceError(f"{message}. Most likely {advice}", kind=kind)
+    of_all = SliceError(f"{message}. Most likely {advice}", kind=kind)
+    raise of_all if status in _OF_ALL else DoubtfulRefusalError(message, of_all)
+
+
+def is_answer(status: int) -> bool:
+    return 200 <= status < 300
+
+
+def is_passing(status: int) -> bool:
+    return status in _PASSING or status >= 500 or status < 200
+
+
+def raise_error_within(reply: Any, body: bytes, redact: Callable[[str], str]) -> None:
+    """
+    :param reply: JSON of a status of success, in which some gateways send their errors.
+    :raises Exception: as `raise_unless_answered`, by the status that the error names.
+    """
+    error = reply.get("error") if isinstance(reply, dict) else None
+    if not error:
+        return
+    code = error.get("code") if isinstance(error, dict) else None
+    status = int(code) if isinstance(code, int | str) and _STATUS.fullmatch(str(code)) else 500
+    raise_unless_answered(status, {}, body, redact)
 
 
 def broken_reply(body: bytes, problem: str, redact: Callable[[str], str]) -> PassingError:

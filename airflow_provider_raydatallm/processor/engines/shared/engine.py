@@ -9,7 +9,7 @@ import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,9 @@ from airflow_provider_raydatallm.processor.sizing.sizes import BATCH, default_wo
 #: between jobs.
 _NOT_SHARED = ("py_modules",)
 _NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
+
+#: The provider's own code.
+_INSTALLED = Path(__file__).parents[3]
 
 #: Seconds that a check waits for news of the engine; without any, it goes on.
 _NEWS_SECONDS = 1.0
@@ -90,6 +93,8 @@ class SharedVllmEngine(VllmEngine):
             "files": model_files(self.job.model_source),
             "accelerator_type": self.job.accelerator_type,
             "runtime_env": self._runtime_env(),
+            # A node's provider may be upgraded under a running engine.
+            "code": _hash_files(_INSTALLED) if _package_of_this_code() is None else None,
         }
         text = json.dumps(identity, sort_keys=True, default=str)
         return serve_apps.engine_name(self.job.model_source, hashlib.sha256(text.encode()).hexdigest()[:12])
@@ -113,7 +118,7 @@ class SharedVllmEngine(VllmEngine):
         engine = serve_apps.SERVE.engine(self.name)
         if engine is None or not engine.is_alive or not serve_apps.SERVE.has_workers(engine):
             return False
-        is_right = engine.deployment == self._scaling.name and not engine.fails_to_start
+        is_right = engine.scaling == self._scaling.name and not engine.fails_to_start
         return is_right or bool(engine.users)  # without users it would be restarted
 
     @property
@@ -295,6 +300,15 @@ def _job_environment() -> dict[str, Any]:
     import ray
 
     return dict(ray.get_runtime_context().runtime_env)
+
+
+@cache
+def _hash_files(folder: Path) -> str:
+    """Returns a hash of the Python files in a folder."""
+    found = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        found.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
+    return found.hexdigest()
 
 
 def _package_of_this_code() -> str | None:

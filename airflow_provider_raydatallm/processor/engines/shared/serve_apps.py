@@ -1,8 +1,10 @@
 """Engines that outlive a job, as Ray Serve applications: listed, used, started and stopped.
 
 Each is an application with one deployment. Serve keeps its workers alive, replaces those that die, and scales
-between none and the most. This module adds what Serve does not know: which jobs use an engine (a mark per
-job, which ends with it), that no two jobs start the same one, and which may stop to make room.
+between none and the most. This module adds what Serve does not know: which applications are engines (the
+cluster's store has the name of each one's deployment, with a nonce: users may have applications of any name),
+which jobs use an engine (a mark per job, which ends with it), that no two jobs start the same one, and which
+may stop to make room.
 """
 
 from __future__ import annotations
@@ -23,12 +25,13 @@ from airflow_provider_raydatallm.contract.job.environment import inherited
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.ray_runtime import marks
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import call_within
+from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import ClusterStore
 from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import import_serve, serve_imports
 
 T = TypeVar("T")
 
-#: Name prefix of the provider's applications.
-PREFIX = "ray-llm-"
+#: Engines' scalings and nonces, by application.
+_ENGINES = ClusterStore.of_kind("engine")
 _USER = "user "
 _LOCK = "shared engines"
 _SERVE_NAMESPACE = "serve"
@@ -55,13 +58,13 @@ _UPSCALE_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class SharedEngine:
-    """workers: their number by state (RUNNING, STARTING, ...). users: slices that use it now. trigger: what
-    made Serve set the status."""
+    """scaling: the name of its `Scaling`. workers: their number by state (RUNNING, STARTING, ...). users:
+    slices that use it now. trigger: what made Serve set the status."""
 
     name: str
     status: str
     message: str
-    deployment: str
+    scaling: str
     workers: Mapping[str, int]
     users: tuple[str, ...]
     trigger: str = ""
@@ -114,16 +117,19 @@ class ServeApps:
             return []
         engines, claims = [], marks.marks(_USER)
         for name, app in self._status().applications.items():
-            if not name.startswith(PREFIX):
+            if (own := _ENGINES.get(name)) is None:
                 continue
             [(deployment, overview)] = list(app.deployments.items())[:1] or [("", None)]
+            if deployment not in ("", own):
+                continue  # somebody's own has taken the name
             states = overview.replica_states if overview is not None else {}
             workers = {getattr(state, "value", str(state)): count for state, count in states.items() if count}
             message = " ".join(filter(None, (app.message, overview.message if overview is not None else "")))
             users = tuple(c.split(" ", 2)[2] for c in claims if c.startswith(f"{name} "))
             trigger = str(overview.status_trigger.value) if overview is not None else ""
             status = str(app.status.value)
-            engines.append(SharedEngine(name, status, message, deployment, workers, users, trigger))
+            scaling = deployment.rpartition("-")[0]
+            engines.append(SharedEngine(name, status, message, scaling, workers, users, trigger))
         return engines
 
     def engine(self, name: str) -> SharedEngine | None:
@@ -189,15 +195,23 @@ class ServeApps:
             engine = self.engine(name)
             if engine is not None:
                 others_use_it = len(engine.users) > 1
-                is_right = engine.deployment == scaling.name and not engine.fails_to_start
+                is_right = engine.scaling == scaling.name and not engine.fails_to_start
                 if engine.is_alive and (is_right or others_use_it):
                     return
                 self._delete(name, force=engine.fails_to_start)
             self._start_serve()
             self._delete_unused()
+            if name in self._status().applications:
+                raise SliceError(
+                    f"the cluster has a Ray Serve application {name!r} that no slice has started, and the "
+                    "shared engine is to have that name: delete it (serve.delete), or give it another name",
+                    kind="engine",
+                )
+            own_name = f"{scaling.name}-{uuid.uuid4().hex[:8]}"
+            _ENGINES.put(name, own_name)
             deployment = serve.deployment(
                 worker,
-                name=scaling.name,
+                name=own_name,
                 max_ongoing_requests=_MAX_BATCHES,
                 autoscaling_config=scaling.options(),
                 # A surplus worker finishes its batches; one without any stops at once.
@@ -268,6 +282,7 @@ class ServeApps:
                 message = f"the shared engine {name} did not stop within {_DELETE_SECONDS:g} s"
                 raise SliceError(message, kind="engine")
             time.sleep(0.5)
+        _ENGINES.delete(name)
 
     def _delete_unused(self) -> None:
         """Removes engines that scaled to zero and have no users: Serve would keep and list them forever."""
@@ -308,7 +323,7 @@ SERVE = ServeApps()
 
 def engine_name(model_source: str, fingerprint: str) -> str:
     model = re.sub(r"[^A-Za-z0-9_.-]+", "-", model_source.rstrip("/").rpartition("/")[2])[:40]
-    return f"{PREFIX}{model}-{fingerprint}"
+    return f"ray-llm-{model}-{fingerprint}"
 
 
 def actor_prefix(engine: str) -> str:

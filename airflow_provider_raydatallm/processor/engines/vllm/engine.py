@@ -190,7 +190,11 @@ class VllmEngine(VllmEngineBase):
     def _next_cache_namespace(self) -> CacheNamespace | None:
         # With max_model_len -1 the GPU's memory may have cut an answer.
         keep_truncated = self.engine_kwargs.get("max_model_len") != -1
-        return self._dedup.next_namespace(self._cache_key, keep_truncated=keep_truncated)
+        job = self.job
+        numbers = {"score": 1, "embed": job.embedding_dimensions, "classify": len(job.choices or ()) or None}
+        return self._dedup.next_namespace(
+            self._cache_key, keep_truncated=keep_truncated, numbers=numbers.get(job.task)
+        )
 
     def _cache_key(self) -> str | None:
         job = self.job

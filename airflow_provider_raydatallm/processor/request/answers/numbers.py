@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser, Failure, Parsed
 from airflow_provider_raydatallm.processor.sizing.model_config import vector_size
+from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
+from airflow_provider_raydatallm.processor.value_types import ColumnTypes, TypeMismatch, merge_columns
 
 #: Error types of answers that hold something else than numbers.
 INVALID_VECTOR = "InvalidVector"
@@ -18,11 +25,25 @@ _LARGEST = 127
 
 
 class VectorParser(AnswerParser):
+    """All vectors of a checkpoint have one size: tasks, nodes and runs agree on that of the first ones."""
+
     def __init__(self, job: SliceJob) -> None:
         self._column = job.output_column
+        self._model = job.model_source
         self._dtype = job.embedding_dtype
+        self._asked_size = job.embedding_dimensions
         #: As far as it is known before there is a vector.
-        self._size = job.embedding_dimensions or vector_size(job.model_source, job.engine_kwargs)
+        self._likely_size = self._asked_size or vector_size(job.model_source, job.engine_kwargs)
+        self._agreed = AgreedColumns({})
+        self._how_to_begin_anew = "set rerun.force=True"
+        self._is_forced = job.force_rerun
+
+    def agreeing_in(self, url: str, folder: str) -> VectorParser:
+        parser = copy.copy(self)
+        if self._is_forced:  # a retry continues with the rows of this run
+            parser._how_to_begin_anew = f"remove {Store(url).path(folder)}"
+        parser._agreed = AgreedColumns({}, url, folder)
+        return parser
 
     @property
     def fields(self) -> list[pa.Field] | None:
@@ -31,7 +52,7 @@ class VectorParser(AnswerParser):
 
     @property
     def known_fields(self) -> list[pa.Field]:
-        vectors = pa.field(self._column, pa.list_(_TYPES[self._dtype], self._size or -1))
+        vectors = pa.field(self._column, pa.list_(_TYPES[self._dtype], self._likely_size or -1))
         return [vectors, *([self._scale_field] if self._dtype == "int8" else [])]
 
     @property
@@ -39,20 +60,49 @@ class VectorParser(AnswerParser):
         return pa.field(f"{self._column}_scale", pa.float32())
 
     def _parse(self, answers: pa.Table, answered: np.ndarray) -> Parsed:
+        numbers = _Numbers(answers, answered)
+        failures, problems = _invalid(numbers.rows_without, INVALID_VECTOR, "the answer holds no vector")
+        for size in numbers.sizes:
+            self._check_size(size)
+        if not numbers.sizes:
+            return Parsed(numbers.rows, {self._column: pa.nulls(0)}, failures, problems)  # no size is known
         dtype = "float32" if self._dtype == "int8" else self._dtype
-        vectors, are_valid = _to_vectors(_numbers(answers, answered), dtype)
+        with np.errstate(over="ignore"):  # a number that is too large becomes infinite
+            vectors = numbers.of_size(numbers.sizes[0]).astype(dtype)
+        are_valid = np.isfinite(vectors).all(axis=1)
         message = f"the vector holds values that are no numbers of type {dtype}"
-        failures, problems = _invalid(answered[~are_valid], INVALID_VECTOR, message)
+        more_failures, more_problems = _invalid(numbers.rows[~are_valid], INVALID_VECTOR, message)
+        vectors = vectors[are_valid]
         columns: dict[str, pa.Array] = {}
         if self._dtype == "int8":
             vectors, scales = _to_int8(vectors)
             columns[self._scale_field.name] = pa.array(scales, pa.float32())
-        if len(vectors):
-            kept = pa.array(np.ascontiguousarray(vectors).ravel(), _TYPES[self._dtype])
-            columns = {self._column: pa.FixedSizeListArray.from_arrays(kept, vectors.shape[1]), **columns}
-        else:
-            columns = {self._column: pa.nulls(0), **columns}  # whose size nobody knows
-        return Parsed(answered[are_valid], columns, failures, problems)
+        kept = pa.array(np.ascontiguousarray(vectors).ravel(), _TYPES[self._dtype])
+        columns = {self._column: pa.FixedSizeListArray.from_arrays(kept, vectors.shape[1]), **columns}
+        return Parsed(numbers.rows[are_valid], columns, failures + more_failures, problems | more_problems)
+
+    def _check_size(self, size: int) -> None:
+        """:raises SliceError: for another size than was asked for, or than the first vectors have."""
+        if self._asked_size not in (None, size):
+            raise SliceError(
+                f"the model answers vectors of {size} numbers, and embedding.dimensions is "
+                f"{self._asked_size}: check that this model can cut its vectors, or leave it out",
+                kind="input",
+            )
+        kind: ColumnTypes = {self._column: {"vector": [self._dtype, size]}}
+        try:
+            self._agreed.agree(lambda known: merge_columns(known, kind))
+        except TypeMismatch as e:
+            first = self._agreed.agree(lambda known: known)[self._column]
+            assert isinstance(first, dict)
+            raise SliceError(
+                f"the model's vectors had {first['vector'][1]} numbers in this slice's first answers and "
+                f"{size} now: the model behind its name changed, or several answer to it. Check that "
+                f"{self._model!r} names one model, at all its servers; name its version where it has one. "
+                f"To publish the slice with the model as it is now, {self._how_to_begin_anew}: then all of "
+                "its rows are answered again",
+                kind="input",
+            ) from e
 
 
 class ScoreParser(AnswerParser):
@@ -64,19 +114,46 @@ class ScoreParser(AnswerParser):
         return [pa.field(self._column, pa.float32())]
 
     def _parse(self, answers: pa.Table, answered: np.ndarray) -> Parsed:
-        scores, are_valid = _to_vectors(_numbers(answers, answered), "float32")
-        failures, problems = _invalid(answered[~are_valid], INVALID_SCORE, "the score is NaN")
-        column = pa.array(scores.ravel(), pa.float32())
-        return Parsed(answered[are_valid], {self._column: column}, failures, problems)
+        numbers = _Numbers(answers, answered)
+        if others := [size for size in numbers.sizes if size != 1]:
+            raise SliceError(
+                f"the model answers {others[0]} numbers for a row, and a score is one: give a model whose "
+                "head has one label",
+                kind="input",
+            )
+        scores = numbers.of_size(1).ravel()
+        are_valid = np.isfinite(scores)
+        wrong = np.concatenate([numbers.rows_without, numbers.rows[~are_valid]])
+        failures, problems = _invalid(wrong, INVALID_SCORE, "the score is missing or NaN")
+        column = pa.array(scores[are_valid], pa.float32())
+        return Parsed(numbers.rows[are_valid], {self._column: column}, failures, problems)
+
+
+class _Numbers:
+    """Answers that are numbers, as many for each row as it has itself.
+
+    :ivar rows: that have any, and `rows_without`.
+    :ivar sizes: how many a row has, each once, in the order of the rows.
+    """
+
+    def __init__(self, answers: pa.Table, answered: np.ndarray) -> None:
+        """:param answered: the rows to read."""
+        numbers = answers.column("numbers").take(pa.array(answered)).combine_chunks()
+        lengths = pc.fill_null(pc.list_value_length(numbers), 0).to_numpy(zero_copy_only=False)
+        self.rows, self.rows_without = answered[lengths > 0], answered[lengths == 0]
+        self.sizes: list[int] = list(dict.fromkeys(lengths[lengths > 0].tolist()))
+        self._values = numbers.flatten().to_numpy(zero_copy_only=False)
+
+    def of_size(self, size: int) -> np.ndarray:
+        """Of each row that has any, where all have this many."""
+        assert self.sizes in ([], [size])
+        vectors: np.ndarray = self._values.reshape(len(self.rows), size)
+        return vectors
 
 
 def _invalid(rows: np.ndarray, kind: str, message: str) -> tuple[list[Failure], dict[int, str]]:
     """Of answers that no answer cache may keep: what is NaN once may be a number when it is asked again."""
     return [(int(i), kind, message) for i in rows], dict.fromkeys(map(int, rows), message)
-
-
-def _numbers(answers: pa.Table, rows: np.ndarray) -> pa.ListArray:
-    return answers.column("numbers").take(pa.array(rows)).combine_chunks()
 
 
 def _to_int8(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -86,18 +163,3 @@ def _to_int8(vectors: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     scales = (np.abs(vectors).max(axis=1) / _LARGEST).astype(np.float32)
     scales[scales == 0] = 1  # of a vector of zeros
     return np.rint(vectors / scales[:, None]).astype(np.int8), scales
-
-
-def _to_vectors(numbers: pa.ListArray, dtype: str) -> tuple[np.ndarray, np.ndarray]:
-    """
-    :param numbers: lists of float32, all of one size, none of them null.
-    :param dtype: a number that is too large for it becomes infinite.
-    :return: the vectors that are finite, and which are.
-    """
-    if not len(numbers):
-        return np.zeros((0, 0), dtype), np.zeros(0, bool)
-    values = numbers.flatten().to_numpy(zero_copy_only=False)
-    with np.errstate(over="ignore"):
-        vectors = values.reshape(len(numbers), -1).astype(dtype)
-    are_valid = np.isfinite(vectors).all(axis=1)
-    return vectors[are_valid], are_valid

@@ -46,6 +46,24 @@ def test_truncated_answer_that_needs_a_shape_is_not_stored(tmp_path: Path) -> No
     assert (second.find([request_key(a) for a in "abc"]) >= 0).tolist() == [False, True, True]
 
 
+def test_vectors_of_another_size_are_neither_kept_nor_found(tmp_path: Path) -> None:
+    def add(size: int, *requests: str) -> None:
+        cache = open_cache(tmp_path)  # of a provider that did not check them
+        numbers = pa.array([[0.5] * size] * len(requests), pa.list_(pa.float32()))
+        cache.add([request_key(r) for r in requests], new_answers(*requests, numbers=numbers))
+        cache.close()
+
+    add(8, "a", "b")
+    add(16, "c")
+    cache = open_cache(tmp_path, numbers=16)
+    assert (cache.find([request_key(r) for r in "abc"]) >= 0).tolist() == [False, False, True]
+    both = pa.array([[0.5] * 8, [0.5] * 16, None], pa.list_(pa.float32()))
+    cache.add([request_key(r) for r in "def"], new_answers(*"def", numbers=both))
+    cache.close()
+    later = open_cache(tmp_path)
+    assert (later.find([request_key(r) for r in "def"]) >= 0).tolist() == [False, True, False]
+
+
 def test_forced_slice_replaces_stored_answers(tmp_path: Path) -> None:
     cache = Cache(str(tmp_path))
     cache.files.write(entries({"a": "before"}, at=NOW - 400 * DAY))

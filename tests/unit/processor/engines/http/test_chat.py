@@ -115,8 +115,78 @@ def test_answer_may_be_several_texts_with_their_probabilities() -> None:
 
 def test_calls_of_tools_are_the_answer() -> None:
     calls = [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]
-    assert json.loads(api().read(reply(content=None, tool_calls=calls))["text"]) == calls
+    body = reply(content=None, tool_calls=calls)
+    asked = json.dumps({"tools": [TOOL]}).encode()
+    assert json.loads(api().read(body, asked)["text"]) == calls
     assert api().read(reply(content="Hi", tool_calls=[]))["text"] == "Hi"
+    unasked = api().read(body)
+    assert (unasked["error_type"], "called tools" in unasked["error"]) == ("RefusedByEndpoint", True)
+
+
+def ended(reason: Any, content: Any = "Par", **choice: Any) -> bytes:
+    one = {"message": {"content": content}, "finish_reason": reason, **choice}
+    return json.dumps({"choices": [one]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("reason", "published"),
+    [("stop", "stop"), ("STOP", "STOP"), ("eos", "eos"), ("end_turn", "end_turn"), (None, None),
+     ("length", "length"), ("max_tokens", "length"), ("MAX_TOKENS", "length"), ("model_length", "length"),
+     ("time_limit", "length"), ("repetition", "length"), ("new\udfff", "length")],
+)  # fmt: skip
+def test_answer_that_was_cut_for_whatever_reason_is_cut(reason: str | None, published: str | None) -> None:
+    answer = api().read(ended(reason))
+    assert (answer["text"], answer["finish_reason"]) == ("Par", published)
+
+
+@pytest.mark.parametrize("reason", ["content_filter", "SAFETY", "guardrail_intervened", "refusal"])
+def test_filtered_answer_is_none(reason: str) -> None:
+    assert api().read(ended(reason))["error_type"] == "RefusedByEndpoint"
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [([{"type": "text", "text": "Par"}, {"type": "text", "text": "is"}], "Paris"),
+     ([{"type": "thinking", "thinking": [{"text": "hm"}]}, {"type": "text", "text": "Hi"}], "Hi"),
+     ([{"type": "output_text", "text": ""}], "")],
+)  # fmt: skip
+def test_texts_of_parts_are_joined(content: Any, text: str) -> None:
+    assert api().read(ended("stop", content))["text"] == text
+
+
+@pytest.mark.parametrize(
+    "message",
+    [{"content": None}, {"content": []}, {"content": 7}, {"content": "", "reasoning_content": "hm"},
+     {"content": None, "reasoning": "hm"}, {"content": "no", "refusal": "I cannot"},
+     {"content": [{"type": "refusal", "refusal": "I cannot"}]},
+     {"content": [{"type": "thinking", "thinking": "hm"}]}, {}],
+)  # fmt: skip
+def test_reply_without_an_answer_is_refused(message: dict[str, Any]) -> None:
+    refused = api().read(json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode())
+    assert refused["error_type"] == "RefusedByEndpoint"
+
+
+def test_answer_may_be_empty_or_follow_thoughts() -> None:
+    assert api().read(ended("stop", ""))["text"] == ""
+    thought = {"message": {"content": "Hi", "reasoning_content": "hm"}, "finish_reason": "stop"}
+    assert api().read(json.dumps({"choices": [thought]}).encode())["text"] == "Hi"
+
+
+@pytest.mark.parametrize(
+    "logprobs",
+    [f'[{{"logprob": {n}}}]' for n in ("1" * 401, "NaN", "Infinity", "-1e400", '"-1"', "true", "[]", "{}")]
+    + ['[{"logprob": -1e308}, {"logprob": -1e308}]', "[7]", '"x"', '{"a": 1}', "[{}]", "7", "[null]"],
+)  # fmt: skip
+def test_logprobs_that_are_no_numbers_cost_their_row_only(logprobs: str) -> None:
+    body = ended("stop", logprobs={"content": "HERE"}).replace(b'"HERE"', logprobs.encode())
+    refused = api().read(body)
+    assert (refused["error_type"], "logprobs" in refused["error"]) == ("RefusedByEndpoint", True)
+
+
+@pytest.mark.parametrize("logprobs", [None, 7, "x", [], {"content": None}, {"content": []}])
+def test_logprobs_may_be_missing(logprobs: Any) -> None:
+    answer = api().read(ended("stop", logprobs=logprobs))
+    assert (answer["text"], answer["logprob"], answer["logprob_tokens"]) == ("Par", None, None)
 
 
 @pytest.mark.parametrize("reason", ["abort", "error"])
@@ -144,8 +214,11 @@ def test_answer_without_text_is_refused_and_costs_all_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"<html>", b"[]", b'{"choices": []}', b'{"choices": [7]}', b"[" * 10**6]
-)
+    "body",
+    [b"", b"<html>", b"[]", b'{"choices": []}', b'{"choices": [7]}', b"[" * 10**6, b'{"choices": 7}',
+     b'{"choices": {"a": 1}}', b'{"choices": [{}]}', b'{"choices": [{"message": "x"}]}', b"1" * 5000, b"NaN",
+     b'{"choices": [{"message": {"content": [7]}}]}', '{"choices": "\u00e9"}'.encode("latin-1")],
+)  # fmt: skip
 def test_broken_reply_is_asked_for_again_and_may_have_cost(body: bytes) -> None:
     with pytest.raises(PassingError, match="not a chat completion") as caught:
         api().read(body)

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.http.embeddings import EmbeddingsApi
-from airflow_provider_raydatallm.processor.engines.http.replies import PassingError
+from airflow_provider_raydatallm.processor.engines.http.replies import DoubtfulRefusalError, PassingError
 from tests.support.in_process import job_of
 
 REQUEST = json.dumps({"messages": [{"role": "user", "content": "A text"}], "sampling_params": {}})
@@ -65,7 +64,10 @@ def test_what_is_no_number_is_left_to_the_check_of_vectors(vector: Any) -> None:
 @pytest.mark.parametrize(
     "body",
     [b"", b"<html>", b"[]", b'{"data": []}', reply("AAA"), reply("!!!!"), reply([]), reply(""),
-     reply([[1.0, 2.0]]), reply({"a": 1}), reply(["x"]), reply([10**400]), reply(7), b"[" * 10**6],
+     reply([[1.0, 2.0]]), reply({"a": 1}), reply(["x"]), reply([10**400]), reply(7), b"[" * 10**6,
+     reply([True, False]), reply(["1.5", "2"]), reply([1.0, [2.0]]), reply(True), reply(None),
+     b'{"data": [{"embedding": [1, 2]}, {"embedding": [1, 2]}]}', b'{"data": {"0": 1}}',
+     reply([1.0])[:-4], reply([1.0]) * 2, "\ufeff[]".encode("utf-16")],
 )  # fmt: skip
 def test_broken_reply_is_asked_for_again_and_may_have_cost(body: bytes) -> None:
     with pytest.raises(PassingError, match="not an embedding") as caught:
@@ -73,11 +75,11 @@ def test_broken_reply_is_asked_for_again_and_may_have_cost(body: bytes) -> None:
     assert caught.value.may_have_cost
 
 
-def test_other_size_ends_the_slice_and_says_what_to_check() -> None:
-    with pytest.raises(SliceError, match=r"2 numbers, and embedding\.dimensions is 3") as caught:
+def test_other_size_may_be_of_one_row_and_says_what_to_check_if_it_is_of_all() -> None:
+    with pytest.raises(DoubtfulRefusalError, match=r"2 numbers, and embedding\.dimensions is 3") as caught:
         api(embedding_dimensions=3).read(reply([1.0, 2.0]))
-    assert caught.value.kind == "input"
+    assert (caught.value.of_all.kind, caught.value.may_have_cost) == ("input", True)
     vectors = api()
     vectors.read(reply([1.0, 2.0]))
-    with pytest.raises(SliceError, match="3 numbers after others of 2"):
+    with pytest.raises(DoubtfulRefusalError, match="3 numbers after others of 2"):
         vectors.read(reply([1.0, 2.0, 3.0]))

@@ -5,27 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 from aiohttp import web
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE
-from airflow_provider_raydatallm.processor.engines.feeding.feeder import FeederSetup
-from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.http import client
-from airflow_provider_raydatallm.processor.engines.http.feeder import HttpFeeder, NoWorkers
-from tests.support.endpoint import Endpoint, completion, embedding, endpoint, error, text_of
-from tests.support.in_process import job_of
-
-KEY = "sk-0123456789"
+from tests.support.endpoint import Endpoint, HangUp, completion, embedding, endpoint, error, text_of
+from tests.support.http_feeding import KEY, Sink, feed
 
 
 @pytest.fixture(autouse=True)
@@ -33,58 +26,6 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(client, "FIRST_PAUSE_S", 0.01)
     monkeypatch.setattr(client, "LONGEST_PAUSE_S", 0.2)
     monkeypatch.setenv(KEY_VARIABLE, KEY)
-
-
-class Sink:
-    def __init__(self) -> None:
-        self.answers: list[dict[str, Any]] = []
-        self._lock = threading.Lock()
-
-    def __call__(self, answers: pa.Table) -> pa.Table:
-        with self._lock:
-            self.answers += answers.to_pylist()
-        return pa.table({"rows": [answers.num_rows], "invalid": [[]]})
-
-    @property
-    def by_row(self) -> dict[int, dict[str, Any]]:
-        by_row = {answer["__offset"]: answer for answer in self.answers}
-        assert len(by_row) == len(self.answers)  # none twice
-        return by_row
-
-
-def feed(
-    served: Endpoint, texts: list[str], sink: Sink | None = None, **fields: Any
-) -> tuple[Sink, list[int]]:
-    """Returns what was delivered, and the rows that are left."""
-    paths = {"input_path": "in", "output_path": "out"}
-    job = job_of(engine="http", endpoint_url=served.url, **paths, **fields)
-    sink = sink or Sink()
-    unused: Any = None
-    setup = FeederSetup(job, NoWorkers, sink, RowBudget(1, 1), active_feeders=unused, suspect_keys=unused)  # type: ignore[arg-type]
-    feeder: Any = HttpFeeder(setup)
-    left: list[int] = []
-    infer = feeder._infer
-
-    def noted(*arguments: Any) -> Any:
-        rows = infer(*arguments)
-        left.extend(rows)
-        return rows
-
-    feeder._infer = noted
-    requests = [
-        json.dumps({"messages": [{"role": "user", "content": t}], "sampling_params": job.sampling_params})
-        for t in texts
-    ]
-    ids = {
-        "__unit": pa.array([0] * len(texts), pa.int32()),
-        "__offset": pa.array(range(len(texts)), pa.int64()),
-    }
-    try:
-        feeder(pa.table({**ids, "__request": requests}))
-    except SliceError as e:
-        e.add_note(json.dumps(sorted(sink.by_row)))
-        raise
-    return sink, left
 
 
 async def echo(number: int, body: dict[str, Any]) -> web.StreamResponse:
@@ -171,7 +112,7 @@ def test_answer_without_text_is_refused_unless_max_tokens_cut_it() -> None:
     [
         ({"message": {"content": "\ud800"}}, "not valid Unicode"),
         ({"message": {"content": "Par"}, "finish_reason": "content_filter"}, "filtered its answer"),
-        ({"message": {"content": None, "refusal": "\ud800"}, "finish_reason": "\udfff"}, "no text"),
+        ({"message": {"content": None, "refusal": "\ud800"}, "finish_reason": "stop"}, "refused to answer"),
     ],
 )
 def test_answer_that_cannot_be_published_stops_no_other_row(reply: dict[str, Any], says: str) -> None:
@@ -314,6 +255,78 @@ def test_refused_key_ends_the_slice_when_the_rows_in_flight_are_delivered() -> N
     assert len(served.requests) <= 4  # no row is asked after the refusal
 
 
+@pytest.mark.parametrize("status", [403, 424, 451, 406])
+def test_flagged_row_is_quarantined_when_another_text_is_answered(status: int) -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        text = text_of(body)
+        return error(status, f"your input was flagged, {KEY}") if text == "bad" else completion(text)
+
+    with endpoint(respond) as served:
+        sink, left = feed(served, ["bad", "a"])
+    assert (left, sink.by_row[1]["text"]) == ([], "a")
+    assert sink.by_row[0]["error_type"] == "RefusedByEndpoint"
+    assert f"{status}: your input was flagged, ***" in sink.by_row[0]["error"]
+    assert (tries_of(served, "bad"), len(served.requests)) == (1, 3)
+
+
+def test_refusal_of_all_texts_ends_the_slice() -> None:
+    """With what was answered before."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return completion("x") if number < 3 else error(403, f"no rights, {KEY}")
+
+    with endpoint(respond) as served, pytest.raises(SliceError, match="403: no rights") as caught:
+        feed(served, [str(i) for i in range(30)], requests_in_flight=2)
+    assert (caught.value.kind, KEY in str(caught.value)) == ("input", False)
+    assert len(json.loads(caught.value.__notes__[0])) == 3
+    assert len(served.requests) <= 3 + 2 * 2
+
+
+def test_refused_row_waits_while_it_is_open_whether_all_are_refused() -> None:
+    """The endpoint fails what is asked after the first refusals."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        if text_of(body) == "bad":
+            return error(403)
+        return error(503) if number < 6 else completion("x")
+
+    with endpoint(respond) as served:
+        sink, _ = feed(served, ["bad"])
+    assert sink.by_row[0]["error_type"] == "RefusedByEndpoint"
+    assert served.texts.count("bad") == 4
+
+
+def test_vector_of_another_size_costs_its_row_only_unless_all_have_it() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        is_odd = text_of(body) == "odd" or number > 20
+        return embedding([1.0] * (3 if is_odd else 2))
+
+    with endpoint(respond) as served:
+        texts, fields = ["a", "odd", "b"], {"task": "embed", "sampling_params": {}, "requests_in_flight": 1}
+        sink, left = feed(served, texts, **fields)
+        assert (left, sink.by_row[1]["error_type"]) == ([], "RefusedByEndpoint")
+        assert "3 numbers after others of 2" in sink.by_row[1]["error"]
+        with pytest.raises(SliceError, match="check that model_source"):
+            feed(served, [str(i) for i in range(60)], **fields)
+
+
+def test_key_loses_its_line_break(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, f"{KEY}\r\n")
+    with endpoint(echo) as served:
+        feed(served, ["a"])
+    assert served.requests[0][0]["Authorization"] == f"Bearer {KEY}"
+
+
+@pytest.mark.parametrize("character", ["\n", "\x7f", "\u200b", "\u201d"])
+def test_key_that_no_header_can_carry_ends_the_slice_before_a_request(
+    character: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(KEY_VARIABLE, f"sk{character}0123456789")
+    with endpoint(echo) as served, pytest.raises(SliceError, match="character 3 is U") as caught:
+        feed(served, ["a"])
+    assert (caught.value.kind, "0123456789" in str(caught.value), served.requests) == ("input", False, [])
+
+
 @pytest.fixture
 def elsewhere() -> Iterator[Endpoint]:
     with endpoint(echo) as other:
@@ -374,11 +387,101 @@ def test_nodes_own_credentials_are_not_for_the_endpoint(
         assert headers.get("Authorization") == sent
 
 
-def test_budget_of_tokens_ends_the_slice() -> None:
-    with endpoint(echo) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as caught:
-        feed(served, [f"row {i}" for i in range(100)], token_budget=305, requests_in_flight=5)
-    answered = json.loads(caught.value.__notes__[0])
-    assert len(answered) == len(served.requests) == 30  # of 10 tokens each
+class Meter:
+    """An endpoint's own count of what it spent."""
+
+    def __init__(self, counts: Any, fault: Callable[[int], web.StreamResponse | None] = lambda number: None):
+        """
+        :param counts: what it says of them: a function of the true numbers.
+        :param fault: its gateway's reply in place of an answer, which is paid for all the same.
+        """
+        self.spent = 0
+        self._counts, self._fault = counts, fault
+        self._luck = random.Random(7)
+
+    async def __call__(self, number: int, body: dict[str, Any]) -> web.StreamResponse:
+        limit = body.get("max_tokens")
+        answer = self._luck.randint(1, limit) if limit else 500 + self._luck.randint(0, 500)
+        tokens = (len(text_of(body)) // 4 + 10, answer)
+        self.spent += sum(tokens)
+        await asyncio.sleep(0.02)
+        return self._fault(number) or completion("x" * answer, self._counts(*tokens))
+
+
+def truly(*tokens: int) -> tuple[int, int]:
+    return tokens[0], tokens[1]
+
+
+@pytest.mark.parametrize("in_flight", [1, 100, 1000])
+@pytest.mark.parametrize("max_tokens", [None, 1000])
+@pytest.mark.parametrize("counts", [truly, lambda *tokens: (0, 0)], ids=["counted", "zeros"])
+def test_budget_holds_whatever_is_in_flight(in_flight: int, max_tokens: int | None, counts: Any) -> None:
+    meter = Meter(counts)
+    params = {"max_tokens": max_tokens} if max_tokens else {}
+    rows = [f"row {i}" for i in range(1500)]
+    with endpoint(meter) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as caught:
+        feed(served, rows, token_budget=10_000, requests_in_flight=in_flight, sampling_params=params)
+    assert caught.value.kind == "input"
+    assert len(json.loads(caught.value.__notes__[0])) == len(served.requests)
+    assert meter.spent <= 10_000 + (0 if max_tokens else 1000)
+    if counts is truly:
+        assert meter.spent > 7_000  # another request might take what is left
+
+
+@pytest.mark.parametrize("status", [408, 500, 502, 504, 524, None])
+def test_what_a_gateway_gave_up_waiting_for_counts(status: int | None) -> None:
+    """Or it closes the connection."""
+
+    def fault(number: int) -> web.StreamResponse | None:
+        if number % 3 == 0:
+            return None
+        return HangUp() if status is None else error(status)
+
+    meter = Meter(truly, fault)
+    with endpoint(meter) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as e:
+        feed(served, [f"row {i}" for i in range(200)], token_budget=10_000, requests_in_flight=20)
+    assert "of them estimated" in str(e.value)
+    assert meter.spent <= 10_000 + 3_000  # by the average, of a third as many counted ones
+
+
+def test_replies_that_cost_nothing_are_not_charged() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return error(503 if number % 2 else 429) if number < 50 else completion("x", (20, 1))
+
+    with endpoint(respond) as served:
+        sink, _ = feed(
+            served, ["a"] * 20, token_budget=2_000, requests_in_flight=8, sampling_params={"max_tokens": 100}
+        )
+    assert len(sink.by_row) == 20
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [None, {}, {"prompt_tokens": 0, "completion_tokens": 0}, {"prompt_tokens": -5, "completion_tokens": 3},
+     {"prompt_tokens": 2_000_000_000, "completion_tokens": 2_000_000_000},
+     {"prompt_tokens": True, "completion_tokens": True}, {"prompt_tokens": "7", "completion_tokens": 3.5},
+     {"prompt_tokens": 1 << 40, "completion_tokens": 3}, [7, 3]],
+)  # fmt: skip
+def test_counts_that_cannot_be_right_are_left_out_and_told_once(
+    usage: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And stop no other row, also of a slice with limits."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        reply = {"choices": [{"message": {"content": "fine"}, "finish_reason": "stop"}]}
+        return web.json_response({**reply, "usage": usage} if number % 2 else reply)
+
+    with endpoint(respond) as served:
+        sink, left = feed(
+            served,
+            [f"row {i}" for i in range(40)],
+            token_budget=100_000,
+            tokens_per_minute=600_000,
+            sampling_params={"max_tokens": 10},
+        )
+    assert (left, {answer["text"] for answer in sink.answers}) == ([], {"fine"})
+    assert {answer["input_tokens"] for answer in sink.answers} == {None}
+    assert [("tokens" in line) for line in caplog.messages] == [True]
 
 
 def test_limit_of_the_endpoint_is_no_failed_try() -> None:

@@ -9,9 +9,11 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.http.replies import (
+    DoubtfulRefusalError,
     PassingError,
     RowRefusedError,
     broken_reply,
+    raise_error_within,
     raise_unless_answered,
 )
 
@@ -42,8 +44,8 @@ def test_refused_row_says_why(status: int) -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind", "advice"),
-    [(401, "input", "model_conn_id"), (402, "input", "credit"), (403, "input", "rights of the key"),
-     (404, "model", "model_source and engine.url"), (405, "input", "engine.url")],
+    [(401, "input", "model_conn_id"), (402, "input", "credit"),
+     (404, "model", "model_source and engine.url")],
 )  # fmt: skip
 def test_what_no_row_can_pass_ends_the_slice_and_says_what_to_check(
     status: int, kind: str, advice: str
@@ -51,6 +53,34 @@ def test_what_no_row_can_pass_ends_the_slice_and_says_what_to_check(
     with pytest.raises(SliceError, match=advice) as caught:
         raise_unless_answered(status, {}, error("no"))
     assert caught.value.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [(403, "rights of the key"), (405, "engine.url"), (424, "depends on"), (451, "not offered here"),
+     (499, "engine.url")],
+)  # fmt: skip
+def test_refusal_that_may_be_of_one_row_says_what_to_check_if_it_is_of_all(status: int, advice: str) -> None:
+    with pytest.raises(DoubtfulRefusalError, match=f"{status}: flagged") as caught:
+        raise_unless_answered(status, {}, error("flagged"))
+    assert (caught.value.of_all.kind, advice in str(caught.value.of_all)) == ("input", True)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(400, RowRefusedError), ("422", RowRefusedError), (401, SliceError), (403, DoubtfulRefusalError),
+     (429, PassingError), (None, PassingError), ("server_error", PassingError), (True, PassingError),
+     (10**400, PassingError), ([], PassingError)],
+)  # fmt: skip
+def test_error_with_a_status_of_success_is_an_error(code: Any, kind: type[Exception]) -> None:
+    reply = {"error": {"message": "no", "code": code}}
+    with pytest.raises(kind, match="no"):
+        raise_error_within(reply, json.dumps(reply).encode(), str)
+
+
+@pytest.mark.parametrize("reply", [{"error": None}, {"error": ""}, [], 7, {}])
+def test_reply_without_an_error_is_left_to_who_reads_it(reply: Any) -> None:
+    raise_error_within(reply, b"", str)
 
 
 def test_account_without_credit_is_no_limit_that_passes() -> None:

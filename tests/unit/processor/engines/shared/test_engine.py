@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -211,6 +212,22 @@ def test_changed_model_files_change_the_name(started: Make, monkeypatch: pytest.
     names = []
     for age in (1, 1, 2):
         monkeypatch.setattr(engine_module, "model_files", lambda source, age=age: [[("config.json", 2, age)]])
+        engine = started()
+        del engine.__dict__["name"]
+        names.append(engine.name)
+    assert names[0] == names[1] != names[2]
+
+
+def test_other_code_of_the_provider_changes_the_name(
+    started: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Also where nodes have it installed, and it is upgraded under a running engine."""
+    names = []
+    for version in ("old", "same/old", "new"):
+        folder = tmp_path / version
+        folder.mkdir(parents=True)
+        (folder / "replica.py").write_text(f"{folder.name} = 1")
+        monkeypatch.setattr(engine_module, "_INSTALLED", folder)
         engine = started()
         del engine.__dict__["name"]
         names.append(engine.name)

@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.processor.engines.shared.serve_apps import (
     engine_name,
 )
 from airflow_provider_raydatallm.processor.ray_runtime import marks
+from tests.support.key_value_store import replace_store
 
 #: Ray's own, while it imports.
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
@@ -45,6 +46,7 @@ class FakeApps(ServeApps):
     def __init__(self, *engines: SharedEngine) -> None:
         self.present = list(engines)
         self.deleted: list[tuple[str, bool]] = []
+        self.of_others: tuple[str, ...] = ()
         self.is_locked = False
 
     def engines(self) -> list[SharedEngine]:
@@ -63,6 +65,14 @@ class FakeApps(ServeApps):
 
     def _start_serve(self) -> None:
         assert self.is_locked
+
+    def _status(self) -> Any:
+        return SimpleNamespace(applications=dict.fromkeys(self.of_others))
+
+
+@pytest.fixture(autouse=True)
+def keys(monkeypatch: pytest.MonkeyPatch) -> dict[str, bytes]:
+    return replace_store(monkeypatch)
 
 
 @pytest.fixture
@@ -121,7 +131,7 @@ def test_engine_is_deployed_with_its_options(deployed: list[Any]) -> None:
     [target] = deployed
     assert (target.name, target.route_prefix) == ("ray-llm-m-0", None)  # not reachable by HTTP
     deployment = target.target._bound_deployment
-    assert deployment.name == SCALING.name
+    assert deployment.name.startswith(f"{SCALING.name}-")
     assert deployment.init_args == ("ray-llm-m-0", {"model": "m"})
     assert deployment.ray_actor_options == {"num_cpus": 1, "runtime_env": {}}
     assert deployment._replica_config.placement_group_bundles == BUNDLES
@@ -183,7 +193,20 @@ def test_unused_engines_are_removed_when_another_starts(deployed: list[Any]) -> 
     assert [target.name for target in deployed] == ["ray-llm-m-0"]
 
 
-def test_engines_are_listed_with_their_workers_and_users(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_application_of_a_user_that_has_the_name_is_not_replaced(
+    deployed: list[Any], keys: dict[str, bytes]
+) -> None:
+    apps = FakeApps()
+    apps.of_others = (ENGINE.name,)
+    with pytest.raises(SliceError, match="that no slice has started"):
+        ensure(apps, SCALING)
+    assert (deployed, apps.deleted, keys) == ([], [], {})
+
+
+def test_engines_are_listed_with_their_workers_and_users(
+    deployed: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nothing that is named as they are, or that took the name of one that is gone."""
     prefixes: list[str] = []
 
     def named(prefix: str) -> list[str]:
@@ -191,20 +214,23 @@ def test_engines_are_listed_with_their_workers_and_users(monkeypatch: pytest.Mon
         return ["ray-llm-a-0 1f s3://out/ds=b c", "ray-llm-a-01 2f other", "ray-llm-gone 3f x"]
 
     def app(status: str, *overviews: Any, message: str = "") -> Any:
-        deployments = {f"d{i}": overview for i, overview in enumerate(overviews)}
-        return SimpleNamespace(status=SimpleNamespace(value=status), message=message, deployments=deployments)
+        return SimpleNamespace(
+            status=SimpleNamespace(value=status), message=message, deployments=dict(overviews)
+        )
 
+    slow = SimpleNamespace(
+        replica_states={State.RUNNING: 2, "STARTING": 1, "STOPPING": 0},
+        message="slow",
+        status_trigger=State.RUNNING,
+    )
+    for name in ("a", "b", "taken"):
+        FakeApps().ensure_running(f"ray-llm-{name}-0", SCALING, Worker, (), bundles=[], num_cpus=1)
+    own = deployed[0].target._bound_deployment.name
     apps = {
         "another's": app("RUNNING"),
-        "ray-llm-a-0": app(
-            "DEPLOYING",
-            SimpleNamespace(
-                replica_states={State.RUNNING: 2, "STARTING": 1, "STOPPING": 0},
-                message="slow",
-                status_trigger=State.RUNNING,
-            ),
-            message="on its way:",
-        ),
+        "ray-llm-team-summaries": app("RUNNING", (SCALING.name, slow)),
+        "ray-llm-taken-0": app("RUNNING", (f"{SCALING.name}-0", slow)),
+        "ray-llm-a-0": app("DEPLOYING", (own, slow), message="on its way:"),
         "ray-llm-b-0": app("DELETING"),
     }
     monkeypatch.setattr(marks, "marks", named)
@@ -213,7 +239,13 @@ def test_engines_are_listed_with_their_workers_and_users(monkeypatch: pytest.Mon
     workers = {"RUNNING": 2, "STARTING": 1}
     assert serve_apps.SERVE.engines() == [
         SharedEngine(
-            "ray-llm-a-0", "DEPLOYING", "on its way: slow", "d0", workers, ("s3://out/ds=b c",), "RUNNING"
+            "ray-llm-a-0",
+            "DEPLOYING",
+            "on its way: slow",
+            SCALING.name,
+            workers,
+            ("s3://out/ds=b c",),
+            "RUNNING",
         ),
         SharedEngine("ray-llm-b-0", "DELETING", "", "", {}, ()),
     ]

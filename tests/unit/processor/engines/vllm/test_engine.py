@@ -40,6 +40,24 @@ def test_retried_rows_do_not_use_the_cache() -> None:
     assert not next(namespaces(engine_kwargs={"max_model_len": -1})).keep_truncated  # memory may have cut it
 
 
+@pytest.mark.parametrize(
+    ("options", "numbers"),
+    [
+        ({}, None),
+        ({"task": "score", "query": "{q}", "prompt": "{d}"}, 1),
+        ({"task": "embed"}, None),
+        ({"task": "embed", "embedding_dimensions": 8}, 8),
+        ({"task": "classify", "choices": ["a", "b", "c"]}, 3),
+    ],
+)
+def test_cached_answers_have_as_many_numbers_as_new_ones(
+    options: dict[str, Any], numbers: int | None
+) -> None:
+    namespace = engine(**options)._next_cache_namespace()
+    assert namespace is not None
+    assert namespace.numbers == numbers
+
+
 def test_slice_continues_without_a_cache_if_model_files_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

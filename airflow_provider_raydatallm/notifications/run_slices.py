@@ -192,7 +192,8 @@ def _progress(instance: _Instance, entry: SliceEntry, read_until: float) -> dict
         return None
     from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
 
-    view = SliceView(SlicePaths(**entry.paths), {"dag_id": instance.dag_id, "task_id": instance.task_id})
+    task = {"dag_id": instance.dag_id, "task_id": instance.task_id}
+    view = SliceView(SlicePaths(**entry.paths), task, seconds_left)
     read: list[dict[str, Any] | None] = []
 
     def look() -> None:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import BaseModel
 
-from airflow_provider_raydatallm.contract.result.report import History, Report, WorkerShare
+from airflow_provider_raydatallm.contract.result.report import History, LabelCounts, Report, WorkerShares
 from airflow_provider_raydatallm.task.slice_entry import SliceFigures
 
 State = Literal["published", "quarantined", "empty", "running", "queued", "failed"]
@@ -105,7 +105,7 @@ class SliceRun(BaseModel):
 class Version(BaseModel):
     number: int
     counts: dict[str, int | None]
-    labels: dict[str, int] | None
+    labels: LabelCounts | None
     fingerprint: str
     model: str | None
 
@@ -125,7 +125,7 @@ class Progress(BaseModel):
     rows_per_s: float | None = None
     recent_rows_per_s: float | None = None
     eta_s: float | None = None
-    per_worker: list[WorkerShare] | None = None
+    per_worker: WorkerShares | None = None
     history: History | None = None
 
 

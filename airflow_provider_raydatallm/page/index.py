@@ -14,7 +14,7 @@ from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.models.xcom import XComModel
-from sqlalchemy import Select, String, and_, cast, func, null, or_, select, tuple_
+from sqlalchemy import Select, String, and_, case, cast, func, null, or_, select, tuple_
 from sqlalchemy.orm import Session
 
 from airflow_provider_raydatallm.page.answers import (
@@ -27,7 +27,13 @@ from airflow_provider_raydatallm.page.answers import (
     TasksPage,
     Try,
 )
-from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry, SliceFigures, index_key
+from airflow_provider_raydatallm.task.slice_entry import (
+    ENTRY_CHARACTERS,
+    INDEX_KEY,
+    SliceEntry,
+    SliceFigures,
+    index_key,
+)
 from airflow_provider_raydatallm.task.slice_key import SCHEDULED_RUNS
 
 try:
@@ -41,6 +47,8 @@ _FAILED = {"failed", "upstream_failed"}
 _RUNNING = {"running", "deferred"}
 #: How many runs whose entry has a slice's key in it are looked through for those of the slice.
 _HISTORY_RUNS = 2_000
+#: Of an entry, or a link. Databases may write each character as six.
+_VALUE_CHARACTERS = 6 * ENTRY_CHARACTERS
 #: How many runs without a slice are listed: a backfill makes all of its runs at once.
 _RUNS_WITHOUT_SLICE = 2_000
 
@@ -214,7 +222,7 @@ def read_xcom(
     session: Session, dag_id: str, task_id: str, run_id: str, map_index: int, key: str
 ) -> Any | None:
     value = session.scalar(
-        select(XComModel.value).where(
+        select(_if_short(XComModel.value)).where(
             XComModel.dag_id == dag_id,
             XComModel.task_id == task_id,
             XComModel.run_id == run_id,
@@ -238,9 +246,16 @@ def _last(session: Session, dag_id: str, task_id: str) -> SliceLine | None:
 
 def _entries(dag_id: str, task_id: str) -> Select[Any]:
     """What a task's runs wrote, as far as Airflow has them."""
-    return select(XComModel.value, XComModel.run_id, XComModel.map_index, XComModel.timestamp).where(
+    value = _if_short(XComModel.value)
+    return select(value, XComModel.run_id, XComModel.map_index, XComModel.timestamp).where(
         XComModel.dag_id == dag_id, XComModel.task_id == task_id, XComModel.key == INDEX_KEY
     )
+
+
+def _if_short(value: Any) -> Any:
+    """A column's value; null where it is longer than anything that a task writes: people may edit it."""
+    characters = func.length(cast(value, String))
+    return case((characters <= _VALUE_CHARACTERS, value), else_=null()).label("value")
 
 
 def _newest_first(entries: Select[Any]) -> Select[Any]:
@@ -274,7 +289,7 @@ def _kept(dag_id: str, task_id: str) -> Select[Any]:
     known = _entries(dag_id, task_id).with_only_columns(XComModel.run_id, XComModel.map_index)
     columns: tuple[Any, ...] = (
         store.key,
-        store.value,
+        _if_short(store.value),
         store.last_updated_by_run_id.label("run_id"),
         store.last_updated_by_map_index.label("map_index"),
         store.updated_at,

@@ -1,15 +1,17 @@
 """Reads a slice's folder for the page, in bounded time: storage may be slow, away, or closed to this server.
 
-A few threads read at a time, so that a dead store cannot hold the API server's.
+Each read has a thread of its own, which the API server's do not wait for longer than a moment. Requests to an
+object store end with that moment; a disk that hangs keeps its readers, so that only a few read a table at a
+time, and others are read meanwhile.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, TimeoutError
-from functools import cache
-from threading import BoundedSemaphore
+from concurrent.futures import Future, TimeoutError
 from typing import Any, Literal, TypeVar
 
 from pydantic import ValidationError
@@ -22,15 +24,19 @@ T = TypeVar("T")
 
 log = logging.getLogger(__name__)
 
-#: How long a page waits for storage, and how many reads go on at a time.
+#: How long a page waits for storage, and how many reads go on at a time, of one table and of all.
 _READ_SECONDS = 5.0
-_READERS = 4
+_READERS_OF_TABLE = 4
+_READERS = 32
 _SAMPLE_ROWS = 20
 _OTHER_VERSION = (
     "Another version of the provider wrote this slice's report: to see it, upgrade the provider in the API "
     "server."
 )
-_free = BoundedSemaphore(_READERS)
+
+#: How many reads go on, by table.
+_reading: Counter[str] = Counter()
+_lock = threading.Lock()
 
 
 def read_stored(run: RunOfSlice, task: dict[str, str]) -> Stored:
@@ -56,7 +62,7 @@ def read_stored(run: RunOfSlice, task: dict[str, str]) -> Stored:
         except ValidationError:
             return Stored(versions=lines, note=_OTHER_VERSION)
 
-    return _bounded(read, lambda note: Stored(note=note))
+    return _bounded(run, read, lambda note: Stored(note=note))
 
 
 def read_sample(run: RunOfSlice, task: dict[str, str], kind: Literal["published", "quarantined"]) -> Sample:
@@ -66,13 +72,13 @@ def read_sample(run: RunOfSlice, task: dict[str, str], kind: Literal["published"
         columns, rows = _view(run, task).sample(kind, _SAMPLE_ROWS)
         return Sample(columns=columns, rows=rows)
 
-    return _bounded(read, lambda note: Sample(note=note))
+    return _bounded(run, read, lambda note: Sample(note=note))
 
 
 def _view(run: RunOfSlice, task: dict[str, str]) -> Any:
     from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
 
-    return SliceView(SlicePaths(**run.entry.paths), task)
+    return SliceView(SlicePaths(**run.entry.paths), task, _READ_SECONDS)
 
 
 def _version(version: Any) -> Version:
@@ -86,11 +92,25 @@ def _version(version: Any) -> Version:
     )
 
 
-def _bounded(read: Callable[[], T], or_note: Callable[[str], T]) -> T:
-    if not _free.acquire(blocking=False):
-        return or_note("Storage is slow: other pages are still waiting for it. Reload in a moment.")
-    future = _readers().submit(read)
-    future.add_done_callback(_release)
+def _bounded(run: RunOfSlice, read: Callable[[], T], or_note: Callable[[str], T]) -> T:
+    table = run.entry.paths.get("table", "").rpartition("/")[0]
+    with _lock:
+        if _reading[table] >= _READERS_OF_TABLE or _reading.total() >= _READERS:
+            return or_note("Storage is slow: other pages are still waiting for it. Reload in a moment.")
+        _reading[table] += 1
+    future: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            value = read()
+        except BaseException as e:
+            _release(table)
+            future.set_exception(e)
+        else:
+            _release(table)
+            future.set_result(value)
+
+    threading.Thread(target=work, name="ray-llm-page", daemon=True).start()
     try:
         return future.result(_READ_SECONDS)
     except TimeoutError:
@@ -109,10 +129,8 @@ def _bounded(read: Callable[[], T], or_note: Callable[[str], T]) -> T:
         )
 
 
-def _release(_: Future[Any]) -> None:
-    _free.release()
-
-
-@cache
-def _readers() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(_READERS, thread_name_prefix="ray-llm-page")
+def _release(table: str) -> None:
+    with _lock:
+        _reading[table] -= 1
+        if not _reading[table]:
+            del _reading[table]

@@ -35,6 +35,7 @@ from airflow_provider_raydatallm.processor.input.survey import first_values, sur
 from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
+from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
 from airflow_provider_raydatallm.processor.request.answers.output_schema import structured_outputs
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
@@ -88,7 +89,7 @@ def run_slice(
     build, report = inspect()
     if build is not None:
         build.check(cluster)  # before anything is written
-        take_folders(job)
+        take_folders(job, own_task())
     while report is None:
         acquired = _acquire_lease(job, folders, last_seen_version, progress, name)
         if acquired is None:
@@ -217,7 +218,7 @@ def _report_empty(job: SliceJob, plan: Plan, version: Version | None, base: int)
             kind="input",
         )
     if version is not None:
-        return version.to_report("kept")
+        return version.to_report(job.slice_path, "kept")
     if base:
         raise SliceError(
             f"version {base} of {job.slice_path} is damaged, and {job.resolved_input_path} holds no row to "

@@ -14,6 +14,7 @@ from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.publish.reconcile import check_content, reconcile
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.store.file_names import number_of_file
 from airflow_provider_raydatallm.processor.store.published import answers_same_question, needs_rerun
 from airflow_provider_raydatallm.processor.store.shown import DamagedVersionError
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
@@ -65,7 +66,7 @@ def refuse_foreign_files(folders: SliceFolders) -> bool:
         return False
     if Commits.list(folders.metadata).newest() is not None:
         return True
-    if versions.number_of_file(foreign[0]) is None:
+    if number_of_file(foreign[0]) is None:
         why = "which this provider did not publish: choose another output_path, or empty that folder"
     else:
         why = (
@@ -98,8 +99,8 @@ def report_if_current(
     if not answers_same_question(version, job, listing):
         return None
     if version.number > last_seen_version:
-        return version.to_report("attached")
-    return None if needs_rerun(job, version) else version.to_report("unchanged")
+        return version.to_report(job.slice_path, "attached")
+    return None if needs_rerun(job, version) else version.to_report(job.slice_path, "unchanged")
 
 
 def next_version(

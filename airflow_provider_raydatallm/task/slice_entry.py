@@ -33,6 +33,8 @@ log = logging.getLogger(__name__)
 INDEX_KEY = "ray_llm_slice"
 #: Raised when a field's meaning changes.
 FORMAT = 1
+#: Of an entry, as JSON: one that would be longer lacks what it counts by label and reason.
+ENTRY_CHARACTERS = 16_384
 #: Of Airflow's keys.
 _KEY_CHARACTERS = 512
 
@@ -116,7 +118,12 @@ def write_entry(
     run = context["dag_run"]
     is_of_date = run.run_type in SCHEDULED_RUNS and ti.map_index < 0
     run_date = run.logical_date.isoformat() if is_of_date and run.logical_date is not None else None
-    entry = SliceEntry.of(job, result, run_date=run_date).model_dump(mode="json", exclude_none=True)
+    whole = SliceEntry.of(job, result, run_date=run_date)
+    entry = whole.model_dump(mode="json", exclude_none=True)
+    if len(whole.model_dump_json()) > ENTRY_CHARACTERS:
+        entry = whole.model_dump(
+            mode="json", exclude_none=True, exclude={"labels", "quarantine_reasons", "advice"}
+        )
     stores: Any = context.get("asset_state_store")
     try:
         own_xcom.push(ti, INDEX_KEY, entry)

@@ -49,6 +49,8 @@ class Dialect:
     #: Copies whose connection ends at once; the copy happens all the same.
     lost_copies: int = 0
     port: int = 0
+    #: Of all answers.
+    sent_bytes: int = 0
     #: Method and path of each request.
     requests: list[tuple[str, str]] = field(default_factory=list)
 
@@ -73,6 +75,7 @@ class _Server:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
             while (answer := await self._answer(await _read_head(reader), reader, writer)) is not None:
                 writer.write(answer)
+                self._dialect.sent_bytes += len(answer)
                 await writer.drain()
                 if b"\r\nconnection: close" in answer[:2000].lower():
                     break

@@ -42,8 +42,9 @@ def progress_text(progress: dict[str, Any]) -> str:
         workers = progress["workers_needed"]
         enough = f" ({workers:,} workers would be in time)" if workers else ""
         details.append(f"{progress['late_s']:,} s later than finish_by{enough}")
-    step = _STEPS.get(name := str(progress.get("step")), name)
-    step = step.format(error=progress.get("error"), holder=progress.get("holder"))
+    step = str(progress.get("step"))
+    if step in _STEPS:  # another one may be a text that others wrote, with fields of its own
+        step = _STEPS[step].format(error=progress.get("error"), holder=progress.get("holder"))
     return plain_text(f"{step}: {', '.join(details)}" if details else step)
 
 

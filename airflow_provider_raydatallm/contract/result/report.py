@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import Field, create_model
 
 from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.result.counters import Section, counters_of
 
+T = TypeVar("T")
+
 #: How many labels a report names: the most frequent ones.
 MOST_LABELS = 50
+#: How many workers it names, how many spans of time its history has, and how much advice it gives.
+MOST_WORKERS = 64
+MOST_SPANS = 120
+MOST_ADVICE = 50
+
+#: A value for each span of a history.
+_Spans = Annotated[tuple[T, ...], Field(max_length=MOST_SPANS)]
 
 
 def _declared_in(section: Section) -> type[Contract]:
@@ -109,6 +118,12 @@ class WorkerShare(Contract):
     busy_share: float
 
 
+#: Those of a run's workers; of very many, only some.
+WorkerShares = Annotated[tuple[WorkerShare, ...], Field(max_length=MOST_WORKERS)]
+#: Rows with each value, the most frequent ones first.
+LabelCounts = Annotated[dict[str, int], Field(max_length=MOST_LABELS)]
+
+
 class History(Contract):
     """The time of inference in equal spans of `span_s` seconds; the first begins `offset_s` after the first
     request, or before it when that is negative. `rows` finished in each span, also those that failed. The
@@ -117,9 +132,9 @@ class History(Contract):
 
     span_s: float
     offset_s: float
-    rows: tuple[int, ...]
-    gpu_busy: tuple[float | None, ...] | None = None
-    cpu_busy: tuple[float | None, ...] | None = None
+    rows: _Spans[int]
+    gpu_busy: _Spans[float | None] | None = None
+    cpu_busy: _Spans[float | None] | None = None
 
 
 class Advice(Contract):
@@ -156,13 +171,13 @@ class Report(Contract):
     utilisation: Utilisation = Utilisation()
     balance: Balance = Balance()
     #: The busiest first; of very many workers, the busiest and the idlest.
-    per_worker: tuple[WorkerShare, ...] | None = None
+    per_worker: WorkerShares | None = None
     history: History | None = None
     #: Rows with each label, where answers are labels: the most frequent ones first.
-    labels: dict[str, int] | None = None
+    labels: LabelCounts | None = None
     #: Rows in quarantine with each type of error: the most frequent ones first.
-    quarantine_reasons: dict[str, int] | None = None
-    advice: tuple[Advice, ...] | None = None
+    quarantine_reasons: LabelCounts | None = None
+    advice: Annotated[tuple[Advice, ...], Field(max_length=MOST_ADVICE)] | None = None
 
     def to_xcom(
         self,

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions
+from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.input.formats.base import (
     FileFormat,
     PlannedFile,
@@ -192,9 +193,16 @@ class Plan:
             ),
             source_schema=schema_from_json(value["source_schema"]),
             schema=schema_from_json(value["schema"]),
-            units=tuple(Unit(files[file], RowRange(*part), rows) for file, rows, *part in value["units"]),
+            units=tuple(_unit(files, *numbers) for numbers in value["units"]),
             slice_filter=SliceFilter(**value["slice_filter"]) if value["slice_filter"] else None,
         )
+
+
+def _unit(files: Sequence[PlannedFile], file: int, rows: int, *part: int) -> Unit:
+    """:raises ValueError: for a number that no plan has."""
+    if not (type(file) is type(rows) is int and file >= 0 and 0 <= rows <= MAX_UNIT_ROWS):
+        raise ValueError(f"it has a unit of {rows!r} rows of file {file!r}")
+    return Unit(files[file], RowRange(*part), rows)
 
 
 class InputReader:

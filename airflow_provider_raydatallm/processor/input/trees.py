@@ -19,6 +19,7 @@ from fsspec.implementations.local import LocalFileSystem
 from airflow_provider_raydatallm.contract.addresses import canonical, holds
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.input.pattern import split_pattern
+from airflow_provider_raydatallm.processor.storage.disk import kind_of
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.processor.storage.objects import Entry, list_objects
 
@@ -26,9 +27,6 @@ from airflow_provider_raydatallm.processor.storage.objects import Entry, list_ob
 Facts = os.stat_result | Mapping[str, Any]
 
 _NO_FOLDER = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP}
-_KINDS = {
-    stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
-}  # fmt: skip
 
 
 class Tree(Protocol):
@@ -183,7 +181,7 @@ def _regular(path: str, subject: str | None = None) -> os.stat_result:
             raise _removed(path) from None
         raise _refused(subject, "does not exist") from None
     if not stat.S_ISREG(status.st_mode):
-        raise _refused(subject or path, f"is {_KINDS.get(stat.S_IFMT(status.st_mode), 'no file')}")
+        raise _refused(subject or path, f"is {kind_of(status.st_mode)}")
     return status
 
 

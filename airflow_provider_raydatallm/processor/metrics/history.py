@@ -10,10 +10,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable
 
-from airflow_provider_raydatallm.contract.result.report import History
+from airflow_provider_raydatallm.contract.result.report import MOST_SPANS, History
 
-#: Most spans: enough for a chart, and a few KB in a report.
-SPANS = 120
 #: Width of a span to begin with: two samples of a node.
 _WIDTH_S = 1.0
 
@@ -61,7 +59,7 @@ class RunHistory:
         span = int(time // self._width_s)
         first = span if self._first is None else min(span, self._first)
         last = max(span, self._last) if self._first is not None else span
-        while last - first >= SPANS:
+        while last - first >= MOST_SPANS:
             self._width_s *= 2
             span, first, last = span // 2, first // 2, last // 2
             self._rows = _halved(self._rows)

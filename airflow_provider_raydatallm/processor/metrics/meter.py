@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.contract.result.counters import (
     Counter,
 )
 from airflow_provider_raydatallm.contract.result.report import (
+    MOST_WORKERS,
     Balance,
     Seconds,
     StartupSeconds,
@@ -30,8 +31,6 @@ from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSample,
 RECENT_SECONDS = 300.0
 #: Seconds of answers before which their rate foretells nothing: the engine is only filling.
 _FILLING_S = 30.0
-#: Of a report.
-_MOST_WORKERS = 64
 
 _SHOWN = {counter.name: counter for counter in COUNTERS if counter.metric is not None}
 _SUMMARY = pa.struct(
@@ -316,8 +315,8 @@ def _shares(work_by_worker: Mapping[str, _Work], inference_s: float) -> list[Wor
         for name, work in work_by_worker.items()
     ]
     shares.sort(key=lambda share: (-share.busy_share, share.name))
-    half = _MOST_WORKERS // 2
-    return shares if len(shares) <= _MOST_WORKERS else shares[:half] + shares[-half:]
+    half = MOST_WORKERS // 2
+    return shares if len(shares) <= MOST_WORKERS else shares[:half] + shares[-half:]
 
 
 def _rate(tokens: int | None, seconds: float | None) -> float | None:

@@ -50,6 +50,8 @@ def carry_over_rows(
     old_plan = load_plan(store, version.plan)
     if old_plan is None:
         raise _unidentified(f"{store.path(version.plan)} is missing or damaged")
+    if old_plan.rows != sum(file.rows for file in version.all_files):
+        raise _unidentified(f"{store.path(version.plan)} is of other rows")
     index = {u.id: i for i, u in enumerate(plan.units)}
     gone = [u.file.path for u in old_plan.units if u.id not in index]
     if gone and version.input_hash == plan.input_hash:
@@ -111,7 +113,7 @@ def _quarantined_rows(
     """Row ids (by the new plan) and errors, in tables of a fragment's size."""
     for file in version.quarantine:
         store, name = places[file]
-        with store.fs.open(store.path(name), "rb") as f:
+        with store.open(name) as f:
             columns = ["__unit", "__offset", *(f"__{field.name}" for field in ERROR_FIELDS)]
             for batch in pq.ParquetFile(f).iter_batches(FRAGMENT_ROWS, columns=columns):
                 units, *others = (batch.column(name) for name in columns)
@@ -133,7 +135,7 @@ def _published_rows(
     """Row ids (by the new plan) and answer columns, in tables of a fragment's size."""
     for file in version.files:
         store, name = places[file]
-        with store.fs.open(store.path(name), "rb") as f:
+        with store.open(name) as f:
             parquet = pq.ParquetFile(f)
             columns = [n for n in parquet.schema_arrow.names if n not in old_plan.columns]
             for batch in parquet.iter_batches(FRAGMENT_ROWS, columns=columns):

@@ -40,6 +40,7 @@ from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPT
 from airflow_provider_raydatallm.processor.publish.value_counts import count_labels, count_reasons
 from airflow_provider_raydatallm.processor.request.answers.parser import PROMPT_TOO_LONG
 from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.file_names import file_name
 from airflow_provider_raydatallm.processor.store.fragment_reader import (
     FragmentReader,
     last_failures,
@@ -47,7 +48,7 @@ from airflow_provider_raydatallm.processor.store.fragment_reader import (
     unit_and_offset,
 )
 from airflow_provider_raydatallm.processor.store.ledger import Pieces
-from airflow_provider_raydatallm.processor.store.versions import PublishedFile, file_name
+from airflow_provider_raydatallm.processor.store.versions import PublishedFile
 
 #: Input rows that are joined with their answers at once.
 _JOINED_ROWS = 8192

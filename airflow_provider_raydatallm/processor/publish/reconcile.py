@@ -14,7 +14,6 @@ dead: each step is harmless when it is taken late, by a process that slept befor
 
 from __future__ import annotations
 
-import itertools
 import time
 import uuid
 from collections import Counter
@@ -26,6 +25,11 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import report_name
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.file_names import (
+    number_of_kept,
+    number_of_plan,
+    number_of_staged,
+)
 from airflow_provider_raydatallm.processor.store.shown import DamagedVersionError, Shown
 from airflow_provider_raydatallm.processor.store.versions import (
     SUCCESS,
@@ -56,11 +60,11 @@ def reconcile(folders: SliceFolders) -> Version | None:
             return None
         folders = folders.of(version)
         is_complete = version.staged in commits.complete
-        kept = [] if is_complete else _kept_versions(commits, version)
-        for one in kept:
-            _keep(folders.of(one), one)
-        before = None if is_complete else next(commits.versions(below=version.number), None)
-        left = folders.of(before).quarantine if before is not None else folders.quarantine
+        older = [] if is_complete else _older_versions(commits, folders, version)
+        kept = [one for one, _ in older[: version.keep]]
+        for one, showed_it in older[: version.keep]:
+            _keep(showed_it, one)
+        left = older[0][1].quarantine if older else folders.quarantine
         staged = _fence(folders, version)
         if not is_complete and not folders.table.is_local and commits.numbers[0] < version.number:
             time.sleep(COPY_TIMEOUT_SECONDS)
@@ -120,9 +124,21 @@ class _SourceGoneError(Exception):
         self.name = name
 
 
-def _kept_versions(commits: Commits, version: Version) -> list[Version]:
-    """The versions before this one that it keeps."""
-    return list(itertools.islice(commits.versions(below=version.number), version.keep))
+def _older_versions(
+    commits: Commits, folders: SliceFolders, version: Version
+) -> list[tuple[Version, SliceFolders]]:
+    """The versions before this one that it keeps, at least one, the newest first, and the folders that showed
+    each. Not those that name a folder which is not the table's: nothing there is copied or removed."""
+    found: list[tuple[Version, SliceFolders]] = []
+    for one in commits.versions(below=version.number):
+        try:
+            found.append((one, folders.of(one)))
+        except SliceError as e:
+            if e.kind != "input":
+                raise
+        if len(found) >= max(version.keep, 1):
+            break
+    return found
 
 
 def _keep(folders: SliceFolders, version: Version) -> None:
@@ -153,7 +169,7 @@ def _fence(folders: SliceFolders, version: Version) -> set[str]:
         [
             name
             for name in staged
-            if (number := versions.number_of_staged(name.partition("/")[2])) is not None
+            if (number := number_of_staged(name.partition("/")[2])) is not None
             and (
                 number < version.number
                 or (number == version.number and name not in own and not name.endswith(f"/{SUCCESS}"))
@@ -208,16 +224,17 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
     metadata.put_json(report_name(version.number), version.body["report"])
     kept_numbers = {v.number for v in kept}
     for name in folders.staging.names(versions.KEPT):
-        if name.isdecimal() and int(name) < version.number and int(name) not in kept_numbers:
+        number = number_of_kept(name)
+        if number is not None and number < version.number and number not in kept_numbers:
             folders.staging.remove(f"{versions.KEPT}/{name}")
     # Whoever writes there now writes again, or can do without.
     plans = {v.plan for v in (version, *kept)}
     for name in metadata.names(versions.PLANS):
-        number = versions.number_of_plan(f"{versions.PLANS}/{name}")
+        number = number_of_plan(f"{versions.PLANS}/{name}")
         if number is not None and number < version.number and f"{versions.PLANS}/{name}" not in plans:
             metadata.remove_file(f"{versions.PLANS}/{name}")
     for staged in Commits.list(metadata).complete:
-        if (versions.number_of_staged(staged) or 0) < version.number:
+        if (number_of_staged(staged) or 0) < version.number:
             metadata.remove_file(versions.complete_name(staged))
     for folder in (versions.COMMITS, versions.PLANS, ""):
         metadata.remove_scratch(folder)

@@ -15,6 +15,7 @@ from airflow_provider_raydatallm.processor.publish.publication import commit
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.file_names import file_name
 from airflow_provider_raydatallm.processor.store.published import kept_versions, locate_files
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns, table_metadata
 from airflow_provider_raydatallm.processor.store.versions import (
@@ -63,7 +64,7 @@ def restore_version(job: SliceJob, number: int) -> Version:
                     )
                 _, _, index, _, count, _ = file.plain_name.split("-")
                 nonce = uuid.uuid4().hex[:8]
-                copy = replace(file, name=versions.file_name(kind, new, int(index), int(count), nonce))
+                copy = replace(file, name=file_name(kind, new, int(index), int(count), nonce))
                 folders.staging.place(store, name, f"{versions.STAGED}/{staged}/{copy.plain_name}")
                 copies.append(asdict(copy))
             return copies
@@ -99,5 +100,5 @@ def _agree_on_columns(job: SliceJob, folders: SliceFolders, columns: list[pa.Fie
 
 def _columns_of(file: tuple[Store, str]) -> list[pa.Field]:
     store, name = file
-    with store.fs.open(store.path(name)) as source:
+    with store.open(name) as source:
         return list(pq.read_schema(source))

@@ -1,4 +1,5 @@
-"""What a disk does for good: written files, links and folders survive a loss of power."""
+"""Files of a disk: they are read without waiting for whoever made them, and what is written, linked and
+renamed survives a loss of power."""
 
 from __future__ import annotations
 
@@ -14,6 +15,43 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 
 #: Error numbers of a hard link that no retry helps.
 _NO_LINK = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+_KINDS = {
+    stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
+}  # fmt: skip
+
+
+class NotRegularFileError(Exception):
+    """A path leads to something that is not a file of a known length. The text says what it is."""
+
+
+def kind_of(mode: int) -> str:
+    """What a path is that is not a regular file, for people.
+
+    :param mode: of its status.
+    """
+    return _KINDS.get(stat.S_IFMT(mode), "no file")
+
+
+def open_regular(path: str, *, follows_link: bool = False) -> int:
+    """Opens a regular file for reading, and returns its descriptor. Never waits: opening a FIFO would, until
+    somebody writes to it, and a device has no end.
+
+    :raises NotRegularFileError: for anything else.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follows_link else os.O_NOFOLLOW)
+    try:
+        descriptor = os.open(path, flags)
+    except OSError as e:
+        is_link = e.errno == errno.ELOOP and not follows_link and os.path.islink(path)
+        if is_link or e.errno == errno.ENXIO:  # of a socket, or a device without a driver
+            raise NotRegularFileError(kind_of(os.lstat(path).st_mode)) from None
+        raise
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        raise NotRegularFileError(kind_of(mode))
+    return descriptor
 
 
 def write(path: Path, data: bytes) -> None:

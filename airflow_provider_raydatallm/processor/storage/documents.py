@@ -21,9 +21,10 @@ def decode(data: bytes) -> Any:
     try:
         document = json.loads(data)
         body, digest = document["body"], document["sha256"]
-    except (ValueError, KeyError, TypeError) as e:
+        is_whole = _digest(body) == digest
+    except (ValueError, KeyError, TypeError, RecursionError) as e:
         raise ValueError(f"{type(e).__name__}: {e}") from e
-    if _digest(body) != digest:
+    if not is_whole:
         raise ValueError("its checksum does not match")
     return body
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import fsspec
+from fsspec.asyn import AsyncFileSystem, sync
 
 from airflow_provider_raydatallm.contract.addresses import canonical, check_address
 from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
@@ -24,18 +27,59 @@ _BRIEF_S3: dict[str, Any] = _FRESH | {
 _OPTIONS = {"s3": _S3, "s3a": _S3} | dict.fromkeys(("gs", "gcs", "abfs", "abfss", "az"), _FRESH)
 
 
-_waits_briefly = ContextVar("waits_briefly", default=False)
+#: What a request may take altogether, for those who wait: an answer that comes byte by byte ends, too.
+_BRIEF_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Patience:
+    """For how long requests to storage are waited for.
+
+    :ivar request_s: a request's seconds at most; None: as long as the store's client tries.
+    :ivar until: when the last one ends, by the monotonic clock; None: each may take its time.
+    """
+
+    request_s: float | None = None
+    until: float | None = None
+
+    def call(self, fs: fsspec.AbstractFileSystem, method: str, *args: Any, **options: Any) -> Any:
+        """Calls a method of a filesystem. A request to an object store is given up in time; on a disk, only
+        one that has not begun is.
+
+        :raises TimeoutError: when the time is over.
+        """
+        limit_s = self.request_s
+        if self.until is not None:
+            left_s = self.until - time.monotonic()
+            if left_s <= 0:
+                raise TimeoutError("storage did not answer in time")
+            limit_s = left_s if limit_s is None else min(limit_s, left_s)
+        if limit_s is not None and isinstance(fs, AsyncFileSystem):
+            return sync(fs.loop, getattr(fs, f"_{method}"), *args, timeout=limit_s, **options)
+        return getattr(fs, method)(*args, **options)
+
+
+PATIENT = Patience()
+_patience = ContextVar("patience", default=PATIENT)
 
 
 @contextmanager
-def waiting_briefly() -> Iterator[None]:
-    """For people who wait, and for sensors, which look again: filesystems that are opened until its end give
-    up an S3 that does not answer after half a minute, not after many."""
-    token = _waits_briefly.set(True)
+def waiting_briefly(total_s: float | None = None) -> Iterator[None]:
+    """For people who wait, and for sensors, which look again: a store that is opened until its end gives up a
+    request after half a minute, not after many.
+
+    :param total_s: for how long all requests together are waited for.
+    """
+    until = None if total_s is None else time.monotonic() + total_s
+    token = _patience.set(Patience(_BRIEF_SECONDS, until))
     try:
         yield
     finally:
-        _waits_briefly.reset(token)
+        _patience.reset(token)
+
+
+def current_patience() -> Patience:
+    return _patience.get()
 
 
 def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
@@ -48,7 +92,7 @@ def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     except ValueError as e:
         raise SliceError(str(e), kind="input") from None
     protocol = url.split("://", 1)[0] if "://" in url else "file"
-    is_brief = _waits_briefly.get() and protocol in ("s3", "s3a")
+    is_brief = _patience.get().request_s is not None and protocol in ("s3", "s3a")
     try:
         fs, path = fsspec.core.url_to_fs(url, **(_BRIEF_S3 if is_brief else _OPTIONS.get(protocol, {})))
     except ImportError as e:

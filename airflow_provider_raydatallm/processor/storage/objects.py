@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 import fsspec
 
+from airflow_provider_raydatallm.processor.storage.filesystem import PATIENT, Patience
+
 _HADOOP_MARKER = "_$folder$"
 
 
@@ -23,7 +25,12 @@ class Entry(NamedTuple):
 
 
 def list_objects(
-    fs: fsspec.AbstractFileSystem, folder: str, below: Sequence[str] = (), *, deep: bool = False
+    fs: fsspec.AbstractFileSystem,
+    folder: str,
+    below: Sequence[str] = (),
+    *,
+    deep: bool = False,
+    patience: Patience = PATIENT,
 ) -> list[Entry]:
     """Lists the objects and folders directly in a folder; with `deep`, the objects at any depth.
 
@@ -32,7 +39,7 @@ def list_objects(
     """
     # `ls` and `find` of s3fs show markers as files, and list the parent where a folder is empty.
     is_s3 = "s3" in fs.protocol
-    entries = list((_list_s3 if is_s3 else _list_others)(fs, folder, below, deep))
+    entries = list((_list_s3 if is_s3 else _list_others)(fs, folder, below, deep, patience))
     folders = {e.parts for e in entries if e.is_folder}
     folders |= {e.parts[:depth] for e in entries for depth in range(1, len(e.parts))}
     return [e for e in entries if e.is_folder or not _is_marker(e, folders)]
@@ -44,12 +51,14 @@ def _is_marker(entry: Entry, folders: set[tuple[str, ...]]) -> bool:
     return stands_for_folder and not entry.info["size"]
 
 
-def _list_s3(fs: fsspec.AbstractFileSystem, folder: str, below: Sequence[str], deep: bool) -> Iterator[Entry]:
+def _list_s3(
+    fs: fsspec.AbstractFileSystem, folder: str, below: Sequence[str], deep: bool, patience: Patience
+) -> Iterator[Entry]:
     bucket, key, _ = fs.split_path(folder)
     prefix = "".join(f"{name}/" for name in ((key, *below) if key else below))
     request = {"Bucket": bucket, "Prefix": prefix, **({} if deep else {"Delimiter": "/"})}
     while True:
-        page = fs.call_s3("list_objects_v2", **request)
+        page = patience.call(fs, "call_s3", "list_objects_v2", **request)
         for found in page.get("Contents", ()):
             name, size = found["Key"][len(prefix) :], found["Size"]
             yield Entry(tuple(name.split("/")), False, {**found, "size": size})
@@ -61,10 +70,11 @@ def _list_s3(fs: fsspec.AbstractFileSystem, folder: str, below: Sequence[str], d
 
 
 def _list_others(
-    fs: fsspec.AbstractFileSystem, folder: str, below: Sequence[str], deep: bool
+    fs: fsspec.AbstractFileSystem, folder: str, below: Sequence[str], deep: bool, patience: Patience
 ) -> Iterator[Entry]:
     path = "/".join([folder.rstrip("/"), *below])
-    for info in fs.find(path, detail=True).values() if deep else fs.ls(path, detail=True):
+    found = patience.call(fs, "find" if deep else "ls", path, detail=True)
+    for info in found.values() if deep else found:
         is_folder, name = info["type"] == "directory", info["name"]
         if name.startswith(f"{path}/") and not (deep and is_folder):
             name = name[len(path) + 1 :]

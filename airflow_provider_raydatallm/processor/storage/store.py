@@ -3,6 +3,9 @@
 Invariants: a file appears whole or not at all; `create` and `place` never replace, and exactly one of many
 creators succeeds; an object store never commits by rename; listings never come from a cache, since other
 clients write here, too. What a request did is settled by looking, not by the error it ended with.
+
+Others may put anything into the folder: no link in it is followed, only regular files are read, and what is
+read at once is bounded.
 """
 
 from __future__ import annotations
@@ -16,13 +19,18 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
 from airflow_provider_raydatallm.processor.storage import disk, documents
-from airflow_provider_raydatallm.processor.storage.filesystem import open_fs, reason, resolve
+from airflow_provider_raydatallm.processor.storage.filesystem import (
+    current_patience,
+    open_fs,
+    reason,
+    resolve,
+)
 from airflow_provider_raydatallm.processor.storage.objects import list_objects
 
 logger = logging.getLogger(__name__)
@@ -35,6 +43,8 @@ _MISSING = (FileNotFoundError, NotADirectoryError)
 _RETRY_WAITS_SECONDS = (0.1, 0.3, 1.0, 2.0)
 #: What one server-side copy can copy, on S3.
 _MAX_COPY_BYTES = 5 << 30
+#: Of a file that is read whole, unless its reader expects a larger one.
+DOCUMENT_BYTES = 16 << 20
 
 
 def is_scratch(name: str) -> bool:
@@ -43,7 +53,7 @@ def is_scratch(name: str) -> bool:
 
 
 class CorruptFileError(SliceError):
-    """A file of the slice does not hold what was written: it is cut short, or has other bytes."""
+    """A file of the slice does not hold what was written: it is cut short, has other bytes, or is no file."""
 
     def __init__(self, store: Store, name: str, why: str) -> None:
         super().__init__(f"{store.path(name)} is damaged: {why}", kind="transient")
@@ -56,13 +66,18 @@ class File(NamedTuple):
 
 
 class Store:
-    """One folder of a slice. Names are relative to it; `/` separates."""
+    """One folder of a slice. Names are relative to it; `/` separates.
 
-    def __init__(self, url: str) -> None:
+    :param may_be_link: whether the folder itself may be a link, as people make them to whole tables.
+    """
+
+    def __init__(self, url: str, *, may_be_link: bool = True) -> None:
         self.url = url.rstrip("/")
         self.fs, self.root = open_fs(self.url)
         self.is_local = isinstance(self.fs, LocalFileSystem)
         self.is_s3 = "s3" in self.fs.protocol
+        self._may_be_link = may_be_link
+        self._patience = current_patience()
 
     def path(self, name: str) -> str:
         return f"{self.root}/{name}" if name else self.root
@@ -73,53 +88,82 @@ class Store:
 
     # Reading
 
-    def read(self, name: str) -> bytes | None:
-        """The file's content, or None when it does not exist."""
-        try:
-            with self._errors("read", name, but=_MISSING):
-                # Otherwise s3fs would ask for the size first, to read large files by parts.
-                options = {"max_concurrency": 1} if self.is_s3 else {}
-                return bytes(self.fs.cat_file(self.path(name), **options))
-        except _MISSING:
-            return None
+    def read(self, name: str, max_bytes: int = DOCUMENT_BYTES) -> bytes | None:
+        """The file's content, or None when it does not exist.
 
-    def sha256(self, name: str) -> str | None:
-        """The checksum of a file's content; None when it does not exist."""
+        :raises CorruptFileError: when it is longer, or no regular file.
+        """
         try:
-            with self.fs.open(self.path(name), "rb", block_size=16 << 20, cache_type="readahead") as f:
-                return hashlib.file_digest(f, "sha256").hexdigest()
-        except FileNotFoundError:
+            return self._read(name, max_bytes, is_whole=True)
+        except _MISSING:
             return None
 
     def read_start(self, name: str, size: int) -> bytes:
         """Up to `size` bytes from the file's beginning.
 
         :raises FileNotFoundError: when it does not exist.
+        :raises CorruptFileError: when it is no regular file.
         """
+        return self._read(name, size, is_whole=False)
+
+    def _read(self, name: str, size: int, *, is_whole: bool) -> bytes:
         with self._errors("read", name, but=_MISSING):
             if self.is_local:
-                with open(self.path(name), "rb") as f:
-                    return f.read(min(size, os.fstat(f.fileno()).st_size))
-            try:
-                return bytes(self.fs.cat_file(self.path(name), start=0, end=size))
-            except _MISSING:
-                raise
-            except Exception:
-                if self._size_if_known(name) == 0:  # a range of no bytes is an error
-                    return b""
-                raise
+                with self.open(name) as f:
+                    length = os.fstat(f.fileno()).st_size
+                    data = b"" if is_whole and length > size else f.read(min(size, length))
+            else:
+                data = self._read_range(name, size + is_whole)
+                length = len(data)
+        if is_whole and length > size:
+            raise CorruptFileError(self, name, f"it has more than {size:,} bytes")
+        return data
 
-    def read_json(self, name: str) -> Any | None:
+    def _read_range(self, name: str, size: int) -> bytes:
+        try:
+            return bytes(self._patience.call(self.fs, "cat_file", self.path(name), start=0, end=size))
+        except _MISSING:
+            raise
+        except Exception:
+            if self._size_if_known(name) == 0:  # a range of no bytes is an error
+                return b""
+            raise
+
+    def open(self, name: str, **options: Any) -> IO[bytes]:
+        """Opens a file for reading.
+
+        :param options: of an object store's filesystem.
+        :raises FileNotFoundError: when it does not exist.
+        :raises CorruptFileError: when it is no regular file.
+        """
+        if not self.is_local:
+            file: IO[bytes] = self.fs.open(self.path(name), "rb", **options)
+            return file
+        self._refuse_links(name.rpartition("/")[0])
+        try:
+            return open(disk.open_regular(self.path(name)), "rb")
+        except disk.NotRegularFileError as e:
+            raise CorruptFileError(self, name, f"it is {e}, and no regular file") from None
+
+    def sha256(self, name: str) -> str | None:
+        """The checksum of a file's content; None when it does not exist."""
+        try:
+            with self.open(name, block_size=16 << 20, cache_type="readahead") as f:
+                return hashlib.file_digest(f, "sha256").hexdigest()  # type: ignore[arg-type]
+        except FileNotFoundError:
+            return None
+
+    def read_json(self, name: str, max_bytes: int = DOCUMENT_BYTES) -> Any | None:
         """The parsed file, or None when it does not exist; a file that does not parse raises."""
-        data = self.read(name)
+        data = self.read(name, max_bytes)
         return None if data is None else json.loads(data)
 
-    def read_document(self, name: str) -> Any | None:
+    def read_document(self, name: str, max_bytes: int = DOCUMENT_BYTES) -> Any | None:
         """The body of a document, or None when it does not exist.
 
-        :raises CorruptFileError: when its checksum does not match.
+        :raises CorruptFileError: when its checksum does not match, or see `read`.
         """
-        data = self.read(name)
+        data = self.read(name, max_bytes)
         if data is None:
             return None
         try:
@@ -132,10 +176,11 @@ class Store:
         try:
             with self._errors("list", folder, but=_MISSING):
                 if self.is_local:
-                    entries = self.fs.ls(self.path(folder), detail=True)
+                    self._refuse_links(folder)
+                    entries = self._patience.call(self.fs, "ls", self.path(folder), detail=True)
                     files = [File(e["name"].rsplit("/", 1)[-1], int(e.get("size") or 0)) for e in entries]
                 else:
-                    found = list_objects(self.fs, self.path(folder))
+                    found = list_objects(self.fs, self.path(folder), patience=self._patience)
                     files = [File(e.parts[0], int(e.info.get("size") or 0)) for e in found]
         except _MISSING:
             return []
@@ -146,6 +191,7 @@ class Store:
             return [f.name for f in self.files(folder)]
         try:  # reading each file's size is what makes listing a disk slow
             with self._errors("list", folder, but=_MISSING):
+                self._refuse_links(folder)
                 return sorted(n for n in os.listdir(self.path(folder)) if not n.startswith(_SCRATCH))
         except _MISSING:
             return []
@@ -154,6 +200,7 @@ class Store:
         """Paths of all files below `folder`, relative to it, sorted; with half-written ones."""
         if not self.is_local:
             return sorted(self.details(folder))
+        self._refuse_links(folder)
         root = self.path(folder)  # whose files others may remove meanwhile: none is looked at
         found = (os.path.join(top, name) for top, _, names in os.walk(root) for name in names)
         return sorted(path.removeprefix(f"{root}/") for path in found)
@@ -162,7 +209,8 @@ class Store:
         """The filesystem's `info` of all files below `folder`, by the path relative to it."""
         root = self.path(folder)
         with self._errors("list", folder):
-            found = self.fs.find(root, detail=True)
+            self._refuse_links(folder)
+            found = self._patience.call(self.fs, "find", root, detail=True)
         return {path.removeprefix(f"{root}/"): info for path, info in found.items()}
 
     # Writing
@@ -182,7 +230,7 @@ class Store:
                         self.fs.pipe_file(self.path(name), data, mode="create")
                     return True
                 except Exception as e:  # stores refuse, and lose answers, with errors of many types
-                    content = self._read_back(name)
+                    content = self._read_back(name, len(data) + 1)
                     if content is not None:
                         return content == data
                     is_settled = self.is_local and not isinstance(e, FileExistsError)
@@ -191,11 +239,14 @@ class Store:
                     time.sleep(wait)
         raise AssertionError("the last try returns or raises")
 
-    def _read_back(self, name: str) -> bytes | None:
-        """The file's content; None when it does not exist, or cannot be read now."""
+    def _read_back(self, name: str, size: int) -> bytes | None:
+        """The file's content, as far as it is compared; None when it does not exist, or cannot be read
+        now."""
         try:
-            return self.read(name)
-        except SliceError:
+            return self.read_start(name, size)
+        except CorruptFileError:
+            return b""  # what others put there has the name
+        except (SliceError, *_MISSING):
             return None
 
     def _create_on_disk(self, name: str, data: bytes) -> None:
@@ -223,6 +274,8 @@ class Store:
             if not self.is_local:
                 self._copy_on_server(source, source_name, name)
                 return True
+            source._refuse_links(source_name.rpartition("/")[0])
+            self._refuse_links(name.rpartition("/")[0])
             try:
                 disk.link(Path(source.path(source_name)), Path(self.path(name)))
             except FileExistsError:
@@ -272,7 +325,7 @@ class Store:
     def _size(self, name: str) -> int | None:
         """None when there is no such file."""
         try:
-            info = self.fs.info(self.path(name))
+            info = self._patience.call(self.fs, "info", self.path(name))
         except FileNotFoundError:
             return None
         return int(info["size"]) if info["type"] == "file" else None
@@ -324,22 +377,29 @@ class Store:
         folder, _, base = name.rpartition("/")
         kept_name = f"{folder}/_damaged-{uuid.uuid4().hex[:8]}-{base}".lstrip("/")
         with self._errors("write", kept_name), contextlib.suppress(FileNotFoundError):
+            self._refuse_links(folder)
             self.fs.mv(self.path(name), self.path(kept_name))
         logger.warning("%s; it is kept as %s, and %s", why, self.path(kept_name), then)
 
     def remove(self, name: str) -> None:
         """Removes a file, or a folder with its content; a missing one is fine."""
         with self._errors("remove", name), contextlib.suppress(FileNotFoundError):
-            self.fs.rm(self.path(name), recursive=True)
+            self._refuse_links(name.rpartition("/")[0])
+            if self.is_local and os.path.islink(self.path(name)):
+                os.unlink(self.path(name))
+            else:
+                self.fs.rm(self.path(name), recursive=True)
 
     def remove_file(self, name: str) -> None:
         """Removes a file, by one request; a missing one is fine."""
         with self._errors("remove", name), contextlib.suppress(FileNotFoundError):
+            self._refuse_links(name.rpartition("/")[0])
             self.fs.rm_file(self.path(name))
 
     def remove_empty(self, folder: str) -> None:
         """Removes an empty folder, on a disk: object stores have none."""
         if self.is_local:
+            self._refuse_links(folder.rpartition("/")[0])
             with contextlib.suppress(OSError):
                 os.rmdir(self.path(folder))
 
@@ -349,13 +409,30 @@ class Store:
         :param older_than: seconds; needed where other writers may be at work in the folder.
         """
         if self.is_local:
+            self._refuse_links(folder)
             for path in Path(self.path(folder)).glob(f"{_SCRATCH}*"):
                 with contextlib.suppress(FileNotFoundError):
                     if not older_than or time.time() - path.stat().st_mtime > older_than:
                         path.unlink()
 
+    def _refuse_links(self, folder: str) -> None:
+        """:raises SliceError: when a folder is a link, or one above it in this store: who made the link would
+        choose what is read, replaced and removed."""
+        if not self.is_local:
+            return
+        names = folder.split("/") if folder else []
+        for depth in range(self._may_be_link, len(names) + 1):
+            path = self.path("/".join(names[:depth]))
+            if os.path.islink(path):
+                raise SliceError(
+                    f"{path} is a link to {os.path.realpath(path)}, and no link in a table's folders is "
+                    "followed: put the folder itself in its place",
+                    kind="input",
+                )
+
     @contextlib.contextmanager
     def _scratch(self, name: str) -> Iterator[tuple[Path, Path]]:
+        self._refuse_links(name.rpartition("/")[0])
         target = Path(self.path(name))
         scratch = target.with_name(f"{_SCRATCH}{uuid.uuid4().hex}")
         disk.make_folder(target.parent)

@@ -29,6 +29,8 @@ from airflow_provider_raydatallm.processor.store.ledger import (
 from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, PROGRESS, Version
 
 _PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
+#: Of a plan: some hundred bytes for each file, and some 50 for each unit of one.
+_PLAN_BYTES = 2 << 30
 #: A question that is asked again after a version: its number.
 _FOLLOWS = re.compile(r"[0-9a-f]{16}-[a-z]+-(\d{6,})")
 
@@ -193,7 +195,7 @@ def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan |
     :param listing: the files that it may read: whoever may write here must not choose others.
     """
     try:
-        body = store.read_document(name)
+        body = store.read_document(name, _PLAN_BYTES)
         if body is None:
             return None
         plan = Plan.from_json(body)

@@ -20,6 +20,7 @@ from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.processor.storage.probe import PROBE
 from airflow_provider_raydatallm.processor.storage.store import is_scratch
 from airflow_provider_raydatallm.processor.store import lease, versions
+from airflow_provider_raydatallm.processor.store.file_names import number_of_staged
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
 
 _ANY_KEY = "any-slice-key"
@@ -74,12 +75,12 @@ def remove_leftovers(folders: SliceFolders) -> None:
     checkpoints = folders.metadata.names(versions.CHECKPOINT)
     epoch = holder.epoch if (holder := lease.read_holder(folders.metadata, released=True)) is not None else 0
     while True:
-        number = Commits.list(folders.metadata).highest + 1
+        number = Commits.list(folders.metadata).next_number
         if versions.void(folders.metadata, number, "gc removed what an abandoned run left"):
             break
     newest = versions.newest_version(folders.metadata)
     for name in staged:
-        of = versions.number_of_staged(name)
+        of = number_of_staged(name)
         if of is not None and of <= number and (newest is None or of != newest.number):
             folders.staging.remove_file(f"{versions.STAGED}/{name}")
             folders.staging.remove_empty(f"{versions.STAGED}/{name.partition('/')[0]}")
@@ -123,7 +124,7 @@ def _age_days(folders: SliceFolders) -> float | None:
     ]
     highest = Commits.list(folders.metadata).highest
     for name, at in _changes(folders.staging.details(versions.STAGED)):
-        number = versions.number_of_staged(name)
+        number = number_of_staged(name)
         if number is not None and (number > highest or not name.endswith(f"/{versions.SUCCESS}")):
             times.append(at)
     return max(0.0, time.time() - max(times)) / 86400 if times else None

@@ -20,7 +20,8 @@ from collections.abc import Callable
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store.file_names import NUMBER, following
 from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT
 
 logger = logging.getLogger(__name__)
@@ -30,8 +31,10 @@ LEASE = "lease"
 BEAT_SECONDS = 4.0
 STALE_SECONDS = 30.0
 
-_FILE = re.compile(r"(?:beat|epoch)-(\d{6,})")
-_EPOCH = re.compile(r"epoch-(\d{6,})")
+_FILE = re.compile(rf"(?:beat|epoch)-({NUMBER})")
+_EPOCH = re.compile(rf"epoch-({NUMBER})")
+#: Of a file of a lease: a beat holds its run's progress.
+_MAX_BYTES = 1 << 20
 
 
 class LeaseLostError(SliceError):
@@ -46,11 +49,12 @@ class LeaseHolder:
 
     def __init__(self, store: Store, epoch: int) -> None:
         self.epoch = epoch
-        self.beat_bytes = store.read(_beat(epoch)) or store.read(_epoch(epoch)) or b""
+        self.beat_bytes = _read(store, _beat(epoch)) or _read(store, _epoch(epoch)) or b""
         try:
-            self.beat: dict[str, Any] = json.loads(self.beat_bytes)
-        except ValueError:
-            self.beat = {}
+            beat = json.loads(self.beat_bytes)
+        except (ValueError, RecursionError):
+            beat = None
+        self.beat: dict[str, Any] = beat if isinstance(beat, dict) else {}
 
     @property
     def released(self) -> bool:
@@ -119,7 +123,8 @@ class Lease:
             if holder is None or holder.released or (is_same and time.monotonic() - since >= stale):
                 # The published epoch is read after the listing: a holder publishes before it removes its
                 # epoch, so that two runs that could meet never get the same epoch.
-                epoch = max(top, published_epoch()) + 1
+                last = max(top, published_epoch())
+                epoch = following(last, store.path(_epoch(last)))
                 if store.create(_epoch(epoch), content):
                     remove_leases(store, epoch - 1)
                     return cls(store, epoch, me, content)
@@ -144,7 +149,7 @@ class Lease:
     def check(self) -> None:
         """:raises LeaseLostError: when another run holds the slice."""
         top = max(_epochs(self._store), default=0)
-        if self._lost or top != self.epoch or self._store.read(_epoch(top)) != self._content:
+        if self._lost or top != self.epoch or _read(self._store, _epoch(top)) != self._content:
             self._lost = True
             successor = LeaseHolder(self._store, top) if top else "another run"
             raise LeaseLostError(
@@ -206,6 +211,14 @@ def remove_leases(store: Store, epoch: int) -> None:
             store.remove_file(f"{LEASE}/{name}")
     store.remove_scratch(LEASE)
     store.remove_empty(LEASE)
+
+
+def _read(store: Store, name: str) -> bytes | None:
+    """The content of a lease's file; None where there is none, or what others put in its place."""
+    try:
+        return store.read(name, _MAX_BYTES)
+    except CorruptFileError:
+        return None
 
 
 def _epoch(epoch: int) -> str:

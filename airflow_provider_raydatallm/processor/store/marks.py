@@ -3,6 +3,7 @@
     <table>.ray_llm/table.json        this is the metadata of the table beside it
     <quarantine>.ray_llm/table.json   beside a quarantine that was put elsewhere: whose it is
     <metadata>/table.json             in metadata that were put elsewhere: whose they are
+    <table>.ray_llm/_tasks/....json   the Airflow tasks that publish the table, one each
 
 A table with everything beside it may be moved or copied with its metadata: only folders elsewhere name their
 table by its address. Where each slice is a table, its document lies in the slice's own metadata.
@@ -10,7 +11,8 @@ table by its address. Where each slice is a table, its document lies in the slic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,6 +22,10 @@ from airflow_provider_raydatallm.contract.slice_paths import MARK, METADATA, QUA
 from airflow_provider_raydatallm.processor.storage.filesystem import resolve
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 
+#: Of the tasks' documents; slices' folders never begin so.
+_TASKS = "_tasks"
+#: Of a document.
+_MAX_BYTES = 1 << 16
 #: What a folder is to its table.
 IS_TABLE, IS_METADATA, IS_QUARANTINE, IS_TRIALS = "table", "metadata", "quarantine", "trials"
 
@@ -44,7 +50,7 @@ class Mark:
     def read(cls, folder: str) -> Mark | None:
         """Returns None where there is no such document, or this identity may not see it."""
         try:
-            match Store(folder).read_document(MARK):
+            match Store(folder).read_document(MARK, _MAX_BYTES):
                 case {"kind": str(kind), "table": None | str() as table}:
                     return cls(folder, kind, table)
         except CorruptFileError:  # a file of that name that others wrote
@@ -99,6 +105,30 @@ def find_owner(folder: str) -> Owner | None:
             return Owner(table, kind, mark.path)
     mark = Mark.read(f"{above}{METADATA}/{name}") if levels > 2 else None
     return Owner(folder, IS_TABLE, mark.path) if mark is not None and mark.kind == IS_TABLE else None
+
+
+def names_task(staging: Store, task: Mapping[str, str]) -> bool | None:
+    """Whether a table names a task as one that publishes it; None where it names none: the command line, or
+    an older provider, published it.
+
+    :param staging: the folder beside the table, which is the table's own wherever its metadata lie.
+    """
+    try:
+        if staging.read_document(_name_of(task), _MAX_BYTES) == task:
+            return True
+    except CorruptFileError:
+        return False
+    return False if staging.names(_TASKS) else None
+
+
+def add_task(staging: Store, task: Mapping[str, str]) -> None:
+    """Has a table name a task."""
+    staging.create_document(_name_of(task), dict(task))
+
+
+def _name_of(task: Mapping[str, str]) -> str:
+    text = f"{task['dag_id']}\n{task['task_id']}"
+    return f"{_TASKS}/task-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 def folders_above(url: str) -> Iterator[str]:

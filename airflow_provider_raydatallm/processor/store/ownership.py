@@ -7,6 +7,7 @@ each other's rows. `store.marks` are the documents by which tables see each othe
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from airflow_provider_raydatallm.contract.addresses import holds
@@ -17,6 +18,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.storage import probe
 from airflow_provider_raydatallm.processor.storage.filesystem import resolve
 from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.file_names import number_of_file
 from airflow_provider_raydatallm.processor.store.marks import (
     IS_METADATA,
     IS_QUARANTINE,
@@ -24,18 +26,21 @@ from airflow_provider_raydatallm.processor.store.marks import (
     IS_TRIALS,
     Mark,
     Owner,
+    add_task,
     find_owner,
     folders_above,
+    names_task,
 )
-from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, number_of_file
+from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
 
 _THREADS = 16
 
 
-def take_folders(job: SliceJob) -> None:
+def take_folders(job: SliceJob, task: Mapping[str, str] | None = None) -> None:
     """Tries the stores of the job's table, and marks its folders as its own, unless that was done before. One
-    request tells, and one more for each folder that was put elsewhere.
+    request tells, and one more for each folder that was put elsewhere, and for the task.
 
+    :param task: the Airflow task that the job is of, which the table then names.
     :raises SliceError: when a store cannot hold tables, or a folder belongs to another table, lies in one, or
         holds one. The other table's folders are as before then.
     """
@@ -43,8 +48,13 @@ def take_folders(job: SliceJob) -> None:
     probe.check_mounts(of_slice.staging, of_slice.table, of_slice.quarantine)
     folders = _TableFolders(job)
     targets = (folders.table, folders.quarantine)
-    if probe.has_passed(folders.staging, *targets) and not folders.unmarked():
-        return
+    if not (probe.has_passed(folders.staging, *targets) and not folders.unmarked()):
+        _take(folders, targets)
+    if task is not None and not names_task(folders.staging, task):
+        add_task(folders.staging, task)
+
+
+def _take(folders: _TableFolders, targets: Sequence[Store]) -> None:
     folders.check_apart()
     folders.check_neighbours()
     folders.check_unmarked()

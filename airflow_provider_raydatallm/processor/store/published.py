@@ -16,8 +16,9 @@ from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_p
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
 from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
-from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.file_names import number_of_kept
 from airflow_provider_raydatallm.processor.store.shown import DamagedVersionError, Shown
 from airflow_provider_raydatallm.processor.store.versions import (
     PROGRESS,
@@ -32,13 +33,14 @@ if TYPE_CHECKING:
 
 #: How long the Airflow side reads the store before it leaves that to the cluster.
 _READ_SECONDS = 15.0
+_PROGRESS_BYTES = 1 << 20
 
 
 def current_report(job: SliceJob) -> Report | None:
     """Returns the published report for this job and the input as it is now, or None: also when the table does
     not show the published version yet."""
     version = _current_version(job)
-    return None if version is None else version.to_report(version.body["report"]["outcome"])
+    return None if version is None else version.to_report(job.slice_path)
 
 
 def report_of_run(job: SliceJob, run: str) -> Report | None:
@@ -48,8 +50,8 @@ def report_of_run(job: SliceJob, run: str) -> Report | None:
     if version is None:
         return None
     if version.body.get("run") == run:
-        return version.to_report(version.body["report"]["outcome"])
-    return None if needs_rerun(job, version) else version.to_report("unchanged")
+        return version.to_report(job.slice_path)
+    return None if needs_rerun(job, version) else version.to_report(job.slice_path, "unchanged")
 
 
 def needs_rerun(job: SliceJob, version: Version) -> bool:
@@ -89,7 +91,7 @@ def published_report(paths: SlicePaths) -> Report | str:
             return hidden_metadata(folders) or f"{folders.table.url} is not published"
         if not is_shown(folders, version):
             return f"{folders.table.url} does not show version {version.number} yet"
-        return version.to_report(version.body["report"]["outcome"])
+        return version.to_report(folders.table.url)
 
 
 def hidden_metadata(folders: SliceFolders) -> str | None:
@@ -104,8 +106,16 @@ def hidden_metadata(folders: SliceFolders) -> str | None:
 
 def slice_progress(job: SliceJob) -> dict[str, Any] | None:
     """Returns the progress of the running or last failed run; None when the slice is published or new."""
-    progress: dict[str, Any] | None = Store(job.paths.metadata).read_json(PROGRESS)
-    return progress
+    return read_progress(SliceFolders.open(job.paths))
+
+
+def read_progress(folders: SliceFolders) -> dict[str, Any] | None:
+    """Returns what a run wrote of its progress; None where there is nothing, or nothing that a run writes."""
+    try:
+        progress = folders.metadata.read_json(PROGRESS, _PROGRESS_BYTES)
+    except (CorruptFileError, ValueError, RecursionError):
+        return None
+    return progress if isinstance(progress, dict) else None
 
 
 def finished_report(job: SliceJob) -> Report | None:
@@ -118,7 +128,8 @@ def finished_report(job: SliceJob) -> Report | None:
     reports: list[Report | None] = []
 
     def read() -> None:
-        with contextlib.suppress(Exception):
+        # So that the thread ends soon, too.
+        with contextlib.suppress(Exception), waiting_briefly(_READ_SECONDS):
             reports.append(current_report(job))
 
     thread = threading.Thread(target=read, name="ray-llm-status", daemon=True)
@@ -171,8 +182,9 @@ def kept_versions(folders: SliceFolders) -> list[Version]:
         return []
     result = [newest]
     for folder in reversed(folders.staging.names(versions.KEPT)):
+        number = number_of_kept(folder)
         try:
-            version = versions.read_version(folders.metadata, int(folder)) if folder.isdecimal() else None
+            version = versions.read_version(folders.metadata, number) if number is not None else None
         except SliceError as e:
             if e.kind != "input":
                 raise
@@ -194,11 +206,15 @@ def locate_files(
     :param quarantine: also those of rows that failed.
     :raises FileNotFoundError: when one is nowhere.
     """
-    folders, wanted = folders.of(version), version.all_files if quarantine else version.files
+    folders.check_table(version)
+    wanted = version.files
+    if quarantine:
+        folders, wanted = folders.of(version), version.all_files
     for _ in range(2):  # it may move on meanwhile
         files: dict[PublishedFile, tuple[Store, str]] = {}
-        for store, group in ((folders.table, version.files), (folders.quarantine, version.quarantine)):
-            shown = set(store.names()) if set(group) & set(wanted) else set()
+        groups = [(folders.table, version.files), (folders.quarantine, version.quarantine)]
+        for store, group in groups[: 1 + quarantine]:
+            shown = set(store.names()) if group else set()
             files |= {f: (store, f.name) for f in group if f.name in shown}
         for folder, name_of in ((versions.STAGED, version.staged_name), (versions.KEPT, version.kept_name)):
             if len(files) < len(wanted):
@@ -228,6 +244,9 @@ def _published(slice_path: str, number: int | None, metadata_path: str | None) -
             version = kept
         try:
             files = locate_files(folders, version, quarantine=False)
+            for store, name in files.values():
+                if store.is_local:  # what is no regular file would be followed, or waited for
+                    store.open(name).close()
         except FileNotFoundError:
             if versions.newest_version(folders.metadata) != newest:
                 continue  # it was replaced meanwhile

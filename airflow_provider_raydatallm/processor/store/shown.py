@@ -8,7 +8,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.file_names import number_of_file
 from airflow_provider_raydatallm.processor.store.versions import SUCCESS, PublishedFile, SliceFolders, Version
 
 
@@ -51,7 +51,7 @@ class Shown:
             sizes = {f.name: f.size for f in store.files()}
             named = {f.name for f in files}
             for name in sizes:
-                number = versions.number_of_file(name)
+                number = number_of_file(name)
                 if number is not None and number < version.number:
                     older.append((store, name))
                 elif number is not None and name not in named:

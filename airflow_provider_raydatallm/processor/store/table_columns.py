@@ -8,6 +8,7 @@ accepts a change.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,10 +19,14 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.input.types.codec import from_json, to_json
 from airflow_provider_raydatallm.processor.input.types.known import KnownColumns
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store.file_names import NUMBER, following
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 
 #: In the table's metadata; slices' folders never begin so.
 _FOLDER = "_columns"
+_NAME = re.compile(rf"columns-({NUMBER})\.json")
+#: Of a document: some hundred bytes for each column, which may have many fields.
+_MAX_BYTES = 256 << 20
 #: Slices that are remembered of a column: one of them may be asked again with another type.
 _MOST_SLICES = 2
 
@@ -64,12 +69,13 @@ class TableColumns:
         :param store: of the table's metadata.
         :param before: what was read before, which holds when no document came since.
         """
-        numbers = sorted(int(name[8:-5]) for name in store.names(_FOLDER) if name.endswith(".json"))
+        numbers = sorted(int(match[1]) for match in map(_NAME.fullmatch, store.names(_FOLDER)) if match)
         if before is not None and before.number == (numbers[-1] if numbers else 0):
             return before
         for number in reversed(numbers):
             try:
-                return cls(store, numbers[-1], _from_document(store.read_document(_name(number))))
+                body = store.read_document(_name(number), _MAX_BYTES)
+                return cls(store, numbers[-1], _from_document(body))
             except (CorruptFileError, ValueError):
                 continue  # the one before it is better than none
         return cls(store, numbers[-1] if numbers else 0, {})
@@ -110,8 +116,9 @@ class TableColumns:
             if columns == known.columns:
                 return known
             body = [_to_json(name, column) for name, column in columns.items()]
-            if self.store.create_document(_name(known.number + 1), body):
-                return replace(known, number=known.number + 1, columns=columns)
+            number = following(known.number, self.store.path(_name(known.number)))
+            if self.store.create_document(_name(number), body):
+                return replace(known, number=number, columns=columns)
             known = TableColumns.read(self.store)
 
     def check(self, key: str, inputs: pa.Schema, answers: Iterable[pa.Field]) -> None:

@@ -7,18 +7,28 @@ number up, so that no run can publish under it. Imports only fsspec, for the Air
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import ValidationError
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
+from airflow_provider_raydatallm.processor.storage.filesystem import resolve
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store.commit_body import check_body
+from airflow_provider_raydatallm.processor.store.file_names import (
+    following,
+    number_of_commit,
+    number_of_file,
+    number_of_kept,
+    number_of_staged,
+    staged_of_complete,
+)
+from airflow_provider_raydatallm.processor.store.marks import IS_QUARANTINE, find_owner, folders_above
 
 #: Of the commits' format: a higher one was written by a newer provider.
 FORMAT = 3
@@ -29,11 +39,8 @@ STAGED, KEPT = "staged", "kept"
 #: In a table's folder, and with what is staged for it.
 SUCCESS = "_SUCCESS"
 
-_COMMIT = re.compile(r"commit-(\d{6,})\.json")
-_COMPLETE = re.compile(r"complete-(\d{6,}-[0-9a-f]{8})")
-_STAGED_FOLDER = re.compile(r"(\d{6,})-[0-9a-f]{8}")
-_FILE_NAME = re.compile(r"(?:part|quarantine)-(\d{6,})-\d{5,}-of-\d{5,}-[0-9a-f]{8}\.parquet")
-_PLAN_NAME = re.compile(r"plans/plan-(\d{6,})-[0-9a-f]{8}\.json")
+#: Of a commit: some 300 bytes for each file of a slice.
+_COMMIT_BYTES = 256 << 20
 
 
 class NumberTakenError(SliceError):
@@ -52,24 +59,61 @@ class SliceFolders:
     staging: Store
     quarantine: Store
 
+    #: Quarantines that are known to be the table's.
+    _own: set[str] = field(default_factory=set, compare=False, repr=False)
+
     @classmethod
     def open(cls, paths: SlicePaths) -> SliceFolders:
-        return cls(Store(paths.table), Store(paths.metadata), Store(paths.staging), Store(paths.quarantine))
+        return cls(_open(paths.table), _open(paths.metadata), _open(paths.staging), _open(paths.quarantine))
 
     def of(self, version: Version) -> SliceFolders:
-        """The folders that show a version: it may have another quarantine than the job has now.
+        """The folders that show a version: it may have another quarantine than the job has now, since a table
+        may be given another one.
 
-        :raises SliceError: when it is another table's, whose metadata lies in the same folder.
+        A commit alone names no folder: the quarantine is the one beside the table, or one whose own document
+        says that it is this table's. The job's, too, where there is no document yet.
+
+        :raises SliceError: when it is another table's, or nothing says whose.
         """
-        table, quarantine = version.body.get("table"), version.body.get("quarantine_folder")
+        self.check_table(version)
+        beside = slice_paths(self.table.url).quarantine
+        named: str = version.body.get("quarantine_folder") or beside
+        if named not in self._own and resolve(named) != resolve(beside):
+            self._check_quarantine(version, named)
+        self._own.add(named)
+        return self if self.quarantine.is_folder(named) else replace(self, quarantine=_open(named))
+
+    def check_table(self, version: Version) -> None:
+        """:raises SliceError: when a version is another table's, whose metadata lies in the same folder."""
+        table = version.body.get("table")
         if table is not None and not self.table.is_folder(table):
             raise SliceError(
                 f"{self.metadata.url} holds the metadata of {table}, and this is {self.table.url}: give "
                 "each table a publish.metadata_path of its own",
                 kind="input",
             )
-        quarantine = quarantine or slice_paths(self.table.url).quarantine
-        return self if self.quarantine.is_folder(quarantine) else replace(self, quarantine=Store(quarantine))
+
+    def _check_quarantine(self, version: Version, named: str) -> None:
+        table, _, own_name = self.table.url.rpartition("/")
+        folder, _, name = named.rpartition("/")
+        owner = find_owner(next(folders_above(folder)))
+        if name == own_name:
+            if owner is None and self.quarantine.is_folder(named):
+                return
+            if owner is not None and (owner.kind, owner.table) == (IS_QUARANTINE, resolve(table)):
+                return
+        whose = "nothing says whose it is" if owner is None else f"it is {owner}, as {owner.said_by} says"
+        raise SliceError(
+            f"{self.metadata.path(commit_name(version.number))} names the quarantine {named}, which is not "
+            f"known to be of this table, {table}: {whose}. Give the publish.quarantine_path that the slice "
+            "was published with, remove that document if the table has moved here, or set rerun.force=True "
+            "to answer the slice again",
+            kind="input",
+        )
+
+
+def _open(url: str) -> Store:
+    return Store(url, may_be_link=False)
 
 
 @dataclass(frozen=True)
@@ -155,10 +199,17 @@ class Version:
     def input_hash(self) -> str:
         return str(self.body["input"]["hash"])
 
-    def to_report(self, outcome: str) -> Report:
-        """:raises SliceError: when a newer provider wrote it, with more than this one knows."""
+    def to_report(self, output_path: str, outcome: str | None = None) -> Report:
+        """
+        :param output_path: the slice's folder: a table may have moved since, and who writes the commit must
+            not send the report's readers elsewhere.
+        :param outcome: by default, what the commit says.
+        :raises SliceError: when a newer provider wrote it, with more than this one knows.
+        """
+        report = self.body["report"]
+        own = {"output_path": output_path, "published_version": self.number, "fingerprint": self.fingerprint}
         try:
-            return Report.model_validate({**self.body["report"], "outcome": outcome})
+            return Report.model_validate({**report, **own, "outcome": outcome or report["outcome"]})
         except ValidationError as e:
             raise SliceError(
                 f"version {self.number} was published by version {self.body.get('provider_version')} of the "
@@ -179,8 +230,8 @@ class Commits:
     @classmethod
     def list(cls, store: Store) -> Commits:
         names = store.names(COMMITS)
-        numbers = sorted(int(m[1]) for n in names if (m := _COMMIT.fullmatch(n)))
-        complete = frozenset(m[1] for n in names if (m := _COMPLETE.fullmatch(n)))
+        numbers = sorted(number for n in names if (number := number_of_commit(n)) is not None)
+        complete = frozenset(staged for n in names if (staged := staged_of_complete(n)) is not None)
         return cls(store, tuple(numbers), complete)
 
     @property
@@ -188,19 +239,25 @@ class Commits:
         """The highest number that is used up; 0 for none."""
         return self.numbers[-1] if self.numbers else 0
 
-    def versions(self, *, below: int | None = None) -> Iterator[Version]:
+    @property
+    def next_number(self) -> int:
+        """:raises SliceError: when there is none."""
+        return following(self.highest, self.store.path(commit_name(self.highest)))
+
+    def versions(self, *, below: int | None = None, max_bytes: int = _COMMIT_BYTES) -> Iterator[Version]:
         """Yields versions, the newest first, reading one commit each.
 
         :param below: only older ones than this, without those whose commit nobody can read.
+        :param max_bytes: of a commit.
         :raises SliceError: when the newest commit is damaged, or of a newer provider.
         """
         for number in reversed(self.numbers):
             if below is not None and number >= below:
                 continue
             try:
-                version = read_version(self.store, number)
-            except SliceError:
-                if below is None:
+                version = read_version(self.store, number, max_bytes)
+            except SliceError as e:
+                if below is None or e.kind != "input":
                     raise
                 continue
             if version is not None:
@@ -229,32 +286,42 @@ def next_number(folders: SliceFolders, base: int) -> int:
 
     :raises NumberTakenError: when `base` is not the newest version any more.
     """
-    shown = _highest_shown_number(folders)
+    shown, path = _highest_shown(folders)
     # One listing tells both: what is committed under this number follows `base`, with no version between.
     commits = Commits.list(folders.metadata)
     if (newest := commits.newest_number()) != base:
         raise NumberTakenError(f"version {newest} of {folders.table.url} was published meanwhile")
-    return max(commits.highest, shown) + 1
+    if shown > commits.highest:
+        return following(shown, path)
+    return commits.next_number
 
 
-def read_version(store: Store, number: int) -> Version | None:
+def read_version(store: Store, number: int, max_bytes: int = _COMMIT_BYTES) -> Version | None:
     """Returns a version; None when its number is void, or has no commit.
 
-    :raises SliceError: when the commit is damaged, or of a newer provider.
+    :raises SliceError: when the commit is damaged, or of another format.
     """
+    name = commit_name(number)
     try:
-        body = store.read_document(commit_name(number))
-        if body is None or body.get("void"):
+        body = store.read_document(name, max_bytes)
+        if body is None or (isinstance(body, dict) and body.get("void")):
             return None
-        if body["format"] > FORMAT:
+        if not isinstance(body, dict) or type(body.get("format")) is not int:
+            raise CorruptFileError(store, name, "it is no commit")
+        if body["format"] != FORMAT:
+            age, advice = ("newer", "upgrade the provider here")
+            if body["format"] < FORMAT:
+                age, advice = ("older", "set rerun.force=True to answer the slice again")
             raise SliceError(
-                f"{store.path(commit_name(number))} was written by version {body.get('provider_version')} "
-                "of the provider, which is newer than this one: upgrade the provider here",
+                f"{store.path(name)} was written by version {body.get('provider_version')} of the provider, "
+                f"which is {age} than this one: {advice}",
                 kind="input",
             )
-        version = Version(number, body)
-        _check(store, version)
-        return version
+        try:
+            check_body(body, number)
+        except ValueError as e:
+            raise CorruptFileError(store, name, str(e)) from e
+        return Version(number, body)
     except CorruptFileError as e:
         raise SliceError(
             f"{e}: the published version is unknown. Restore that file, or set rerun.force=True to answer "
@@ -292,56 +359,18 @@ def complete_name(staged: str) -> str:
     return f"{COMMITS}/complete-{staged}"
 
 
-def _highest_shown_number(folders: SliceFolders) -> int:
-    """The highest number of a version that was committed for sure, even if its commit is lost now."""
-    shown = (number_of_file(name) or 0 for name in (*folders.table.names(), *folders.quarantine.names()))
-    complete = (number_of_staged(name) or 0 for name in Commits.list(folders.metadata).complete)
-    kept = (int(name) for name in folders.staging.names(KEPT) if name.isdecimal())
-    return max((*shown, *complete, *kept), default=0)
-
-
-def file_name(kind: Literal["part", "quarantine"], number: int, index: int, count: int, nonce: str) -> str:
-    return f"{kind}-{number:06}-{index:05}-of-{count:05}-{nonce}.parquet"
-
-
-def number_of_file(name: str) -> int | None:
-    """The version of a file in a table's folder; None for files of others."""
-    match = _FILE_NAME.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def number_of_staged(name: str) -> int | None:
-    """The version of a path below the folder of staged files; None for files of others."""
-    match = _STAGED_FOLDER.fullmatch(name.partition("/")[0])
-    return int(match[1]) if match else None
-
-
-def number_of_plan(name: str) -> int | None:
-    match = _PLAN_NAME.fullmatch(name)
-    return int(match[1]) if match else None
-
-
-def _check(store: Store, version: Version) -> None:
-    """Refuses names that no provider writes: they lead to where the commit's reader opens and copies files.
-
-    :raises CorruptFileError: naming the commit.
-    """
-    body = version.body
-    try:
-        names = [f.name for f in version.all_files]
-        valid = (
-            body["number"] == version.number
-            and number_of_staged(body["staged"]) == version.number
-            and "/" not in body["staged"]
-            and number_of_plan(body["plan"]) is not None
-            and all(number_of_file(name) == version.number for name in names)
-            and len(set(names)) == len(names)
-            # Another folder for the same slice's rows, at most.
-            and (body.get("quarantine_folder") or store.url).rpartition("/")[2]
-            == store.url.rpartition("/")[2]
-            and isinstance(body["keep"], int)
-        )
-    except (KeyError, TypeError) as e:
-        raise CorruptFileError(store, commit_name(version.number), f"{type(e).__name__}: {e}") from e
-    if not valid:
-        raise CorruptFileError(store, commit_name(version.number), "it names files that no version has")
+def _highest_shown(folders: SliceFolders) -> tuple[int, str]:
+    """The highest number of a version that was committed for sure, even if its commit is lost now, and the
+    path that says so."""
+    shown = [
+        (number_of_file(name) or 0, store.path(name))
+        for store in (folders.table, folders.quarantine)
+        for name in store.names()
+    ]
+    metadata, staging = folders.metadata, folders.staging
+    complete = (
+        (number_of_staged(name) or 0, metadata.path(complete_name(name)))
+        for name in Commits.list(metadata).complete
+    )
+    kept = ((number_of_kept(name) or 0, staging.path(f"{KEPT}/{name}")) for name in staging.names(KEPT))
+    return max((*shown, *complete, *kept), default=(0, ""))

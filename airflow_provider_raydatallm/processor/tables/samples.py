@@ -36,7 +36,7 @@ def first_rows(
     for file in version.quarantine if quarantined else version.files:
         store, name = located[file]
         try:
-            with store.fs.open(store.path(name), "rb") as f, pq.ParquetFile(f) as parquet:
+            with store.open(name) as f, pq.ParquetFile(f) as parquet:
                 names = list(parquet.schema_arrow.names)[:most_columns]
                 size = min(rows - len(lines), _BATCH_ROWS)
                 for batch in parquet.iter_batches(batch_size=size, columns=names):

@@ -12,7 +12,7 @@ from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.published import hidden_metadata
+from airflow_provider_raydatallm.processor.store.published import hidden_metadata, read_progress
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 
 _THREADS = 16
@@ -62,7 +62,7 @@ def read_state(key: str, folders: SliceFolders) -> SliceState:
             error = None if progress else hidden_metadata(folders)
             return SliceState(key, run=run, progress=progress, error=error)
         folders.of(version)  # which refuses another table's metadata
-        report = version.to_report(version.body["report"]["outcome"])
+        report = version.to_report(folders.table.url)
     except (SliceError, OSError, *_OF_ANOTHER_SHAPE) as e:
         number = None if version is None else version.number
         return SliceState(key, number, run=run, progress=progress, error=problem_of(e) or type(e).__name__)
@@ -73,7 +73,7 @@ def _read_progress(folders: SliceFolders) -> tuple[dict[str, Any] | None, Run | 
     """Returns nothing for a file of another shape, as another version of the provider may write it: it hides
     no published version."""
     try:
-        progress = folders.metadata.read_json(versions.PROGRESS)
+        progress = read_progress(folders)
         if progress is None:
             return None, None
         progress_text(progress)

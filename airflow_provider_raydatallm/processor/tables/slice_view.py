@@ -1,22 +1,30 @@
 """What a slice's folder tells somebody who looks at it: its report, progress, versions and some rows.
 
 The one who asks names a task and the folders that the task's record names. Whoever may edit that record must
-not be shown another task's data: a version is shown only when its commit names the task. Read with the
-identity of the process that asks. Only `sample` needs pyarrow.
+not be shown another table's data, whatever else they may write: the table itself must name the task, in the
+metadata beside it, and so must each version's commit. The folders are the table's own ones, wherever the
+record says that they are. Read with the identity of the process that asks. Only `sample` needs pyarrow.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
-from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
-from airflow_provider_raydatallm.processor.store.versions import PROGRESS, Commits, SliceFolders, Version
+from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
+from airflow_provider_raydatallm.processor.storage.filesystem import resolve, waiting_briefly
+from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.marks import IS_METADATA, Mark, names_task
+from airflow_provider_raydatallm.processor.store.published import read_progress
+from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
 from airflow_provider_raydatallm.processor.tables.samples import first_rows
 
 #: How many versions are read: each is a request to the store.
 _VERSIONS = 10
+#: Of a commit; one of 10,000 files has fewer.
+_COMMIT_BYTES = 4 << 20
 #: Of a sample.
 _COLUMNS, _CELL_CHARACTERS = 60, 2_000
 
@@ -25,28 +33,33 @@ _COLUMNS, _CELL_CHARACTERS = 60, 2_000
 class SliceView:
     """
     :param task: DAG and name of the task that asks.
+    :param total_s: for how long storage is waited for.
     """
 
     paths: SlicePaths
     task: dict[str, str]
+    total_s: float | None = None
 
     def versions(self) -> list[Version]:
         """Returns the newest versions, the latest first.
 
         :raises SliceError: when the newest commit cannot be read.
-        :raises PermissionError: when the task published none of them.
+        :raises PermissionError: when the table does not name the task, or the task published none of them.
         """
-        newest = list(islice(Commits.list(self._folders.metadata).versions(), _VERSIONS))
+        commits = Commits.list(self._folders.metadata)
+        newest = list(islice(commits.versions(max_bytes=_COMMIT_BYTES), _VERSIONS))
         own = [v for v in newest if v.body.get("task") == self.task]
         if newest and not own:
             raise PermissionError("another task published this slice, or an older provider did")
         return own
 
     def progress(self) -> dict[str, Any] | None:
-        """Returns the progress of the running or last failed run; None when the slice is published or new."""
-        progress = self._folders.metadata.read_json(PROGRESS)
-        is_own = isinstance(progress, dict) and progress.get("task") == self.task
-        return progress if is_own else None
+        """Returns the progress of the running or last failed run; None when the slice is published or new.
+
+        :raises PermissionError: when the table does not name the task.
+        """
+        progress = read_progress(self._folders)
+        return progress if progress is not None and progress.get("task") == self.task else None
 
     def sample(
         self, kind: Literal["published", "quarantined"], rows: int
@@ -63,9 +76,23 @@ class SliceView:
         )
         return names, [[_text(line[name]) for name in names] for line in lines]
 
-    @property
+    @cached_property
     def _folders(self) -> SliceFolders:
-        return SliceFolders.open(self.paths)
+        """:raises PermissionError: when the table does not name the task, or the metadata not the table."""
+        with waiting_briefly(self.total_s):
+            table, _, folder = self.paths.table.rpartition("/")
+            own, metadata_path = slice_paths(self.paths.table), None
+            if resolve(self.paths.metadata) != resolve(own.metadata):
+                metadata_path, _, of_slice = self.paths.metadata.rpartition("/")
+                mark = Mark.read(metadata_path)
+                is_own = mark is not None and (mark.kind, mark.table) == (IS_METADATA, resolve(table))
+                if of_slice != folder or not is_own:
+                    raise PermissionError("the metadata of this slice are not known to be of its table")
+            # A document of the whole table; where each slice is a table, of the slice.
+            named = [names_task(Store(url), self.task) for url in (own.of_table.staging, own.staging)]
+            if True not in named and named != [None, None]:
+                raise PermissionError("the slice's table names other tasks as its own, and not this one")
+            return SliceFolders.open(slice_paths(self.paths.table, metadata_path))
 
 
 def _text(value: Any) -> str | None:

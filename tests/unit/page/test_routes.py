@@ -3,7 +3,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -18,8 +18,11 @@ from sqlalchemy.orm import Session, sessionmaker
 from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.page import app, storage
-from airflow_provider_raydatallm.page.answers import Stored
+from airflow_provider_raydatallm.page.answers import SliceLine, Stored
+from airflow_provider_raydatallm.page.index import RunOfSlice
+from airflow_provider_raydatallm.task.slice_entry import SliceEntry
 from tests.support.slice_index import BEGIN, Run, clean_runs, figures, keep_runs, write_runs
+from tests.support.waiting import wait_for
 
 ClientOf = Callable[[str | None], TestClient]
 NOBODY, ANN, BOB = None, "ann", "bob"
@@ -215,9 +218,9 @@ def test_settings_tell_a_price_only_where_one_is_set(
         assert get(client_of(BOB), "settings")["gpu_hour_price"] is None
 
 
-def test_storage_that_does_not_answer_is_named_in_time(
-    client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def stalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Storage that answers nothing, as long as the test runs."""
     answers = threading.Event()
 
     class Stalled:
@@ -225,17 +228,32 @@ def test_storage_that_does_not_answer_is_named_in_time(
             answers.wait(120)
             return []
 
-    monkeypatch.setattr(storage, "_READ_SECONDS", 0.2)
+    monkeypatch.setattr(storage, "_READ_SECONDS", 0.02)
     monkeypatch.setattr(storage, "_view", lambda run, task: Stalled())
-    try:
-        notes = [Stored(**get(client_of(ANN), f"{RUN}/stored")).note for _ in range(storage._READERS + 1)]
-        assert all("did not answer" in str(note) for note in notes[:-1])
-        assert "still waiting" in str(notes[-1])
-    finally:
-        answers.set()
-    # Each reader is free again, also for the other tests of this file.
-    assert all(storage._free.acquire(timeout=30) for _ in range(storage._READERS))
-    storage._free.release(storage._READERS)
+    yield
+    answers.set()
+    wait_for(lambda: not storage._reading, 30)
+
+
+@pytest.mark.usefixtures("stalled")
+def test_table_whose_storage_does_not_answer_stops_no_other(client_of: ClientOf) -> None:
+    def note(table: str) -> str:
+        stored = read(f"/lake/{table}/ds=1")
+        return str(stored.note)
+
+    def read(table: str) -> Stored:
+        run = RunOfSlice(SliceEntry(slice_key="1", paths={"table": table}), SliceLine(
+            slice_key="1", table=table, run_id="r", state="published",
+        ))  # fmt: skip
+        return storage.read_stored(run, {"dag_id": "customers", "task_id": "infer"})
+
+    notes = [note("bad") for _ in range(storage._READERS_OF_TABLE + 1)]
+    assert all("did not answer" in text for text in notes[:-1])
+    assert "still waiting" in notes[-1]
+    assert "did not answer" in note("other")
+    more = [note(f"bad{i % 8}") for i in range(storage._READERS)]
+    assert "still waiting" in more[-1]
+    assert threading.active_count() < storage._READERS + 20
 
 
 def test_entry_of_another_version_is_counted_and_not_guessed(

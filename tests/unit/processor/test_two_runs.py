@@ -85,7 +85,7 @@ def test_number_that_became_void_at_the_commit_is_followed_by_another(
     cluster = InProcess()
     report = run(job, cluster)
     assert (report.outcome, report.published_version, cluster.answered) == ("published", 2, ROWS)
-    assert newest(job).to_report("published") == report
+    assert newest(job).to_report(job.slice_path, "published") == report
     assert "deciding again what is to be done" in caplog.text
     assert files_below(metadata(job) / "staged") == {newest(job).marker.removeprefix("staged/")}
 

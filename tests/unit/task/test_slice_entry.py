@@ -63,6 +63,14 @@ def test_entry_has_the_slice_first_and_its_figures_at_the_end() -> None:
     assert len(json.dumps(written.xcoms[INDEX_KEY])) < 1500
 
 
+def test_entry_that_would_be_long_lacks_what_makes_it_so() -> None:
+    written = Written()
+    written.write({**RESULT, "labels": {"x" * 1000 + str(i): i for i in range(50)}})
+    entry = SliceEntry.parse(written.xcoms[INDEX_KEY])
+    assert entry is not None
+    assert (entry.labels, entry.counts["planned"]) == (None, 100)
+
+
 def test_finished_entry_is_kept_with_the_first_asset() -> None:
     written = Written(AssetAlias("alias"), Asset("two"), Asset("one"))
     key = index_key("d", "t", slice_job().slice_key)

@@ -11,7 +11,6 @@ import contextlib
 import errno
 import io
 import os
-import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +30,7 @@ from airflow_provider_raydatallm.processor.input.listing import (
 )
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
 from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath
+from airflow_provider_raydatallm.processor.storage.disk import NotRegularFileError, open_regular
 from airflow_provider_raydatallm.processor.storage.filesystem import reason
 
 #: Columns, with the fields in them, that are read of a file.
@@ -184,12 +184,12 @@ class FileFormat(ABC):
         """Returns the opened file, and what tells which one it is."""
         path = file.path
         if isinstance(self.fs, LocalFileSystem):
+            try:
+                descriptor = open_regular(path, follows_link=True)
+            except NotRegularFileError:  # which took the planned file's place
+                raise changed_error(path) from None
             # A decompressing stream closes what it reads from, and not every OSFile tells its descriptor.
-            # What took the path may be a pipe, which would block.
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
             opened.callback(os.close, descriptor)
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise changed_error(path)
             handle = opened.enter_context(pa.OSFile(f"/proc/self/fd/{descriptor}", "rb"))
             return handle, lambda: describe_disk_file(path, os.fstat(descriptor))
         raw = self.fs.open(path, "rb", **({} if read_ahead else {"cache_type": "none"}))

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from airflow_provider_raydatallm.contract.result.report import History
-from airflow_provider_raydatallm.processor.metrics.history import SPANS, RunHistory
+from airflow_provider_raydatallm.contract.result.report import MOST_SPANS, History
+from airflow_provider_raydatallm.processor.metrics.history import RunHistory
 
 #: Time, rows, percent of the CPUs, percent of each GPU.
 Event = tuple[float, int, int, list[int]]
@@ -36,7 +36,7 @@ def test_history_loses_no_row_and_does_not_depend_on_the_order(
 ) -> None:
     history = history_of(events)
     assert sum(history.rows) == sum(event[1] for event in events)
-    assert len(history.rows) <= SPANS
+    assert len(history.rows) <= MOST_SPANS
     shuffled = list(events)
     order.shuffle(shuffled)
     assert history_of(shuffled) == history
@@ -68,7 +68,7 @@ def test_spans_double_so_that_a_long_run_has_as_many_as_a_short_one() -> None:
     result = history.result(1.7e9)
     assert result is not None
     assert result.span_s == 1024.0
-    assert SPANS / 2 < len(result.rows) <= SPANS
+    assert MOST_SPANS / 2 < len(result.rows) <= MOST_SPANS
     # All full ones are alike: none was merged with a wrong neighbour.
     assert set(result.rows[1:-1]) == {1024}
 

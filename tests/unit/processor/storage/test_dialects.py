@@ -8,8 +8,10 @@ import time
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.storage import filesystem
 from airflow_provider_raydatallm.processor.storage import store as store_module
-from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from tests.support.s3_dialect import Dialect
 
 #: How stores refuse a conditional put: as AWS does, without an element, without a body.
@@ -206,3 +208,28 @@ def test_first_bytes_take_one_request_and_an_empty_file_has_none(store: Store, d
     assert store.read_start("empty", 2) == b""
     with pytest.raises(FileNotFoundError):
         store.read_start("none", 2)
+
+
+def test_large_object_is_read_no_further_than_its_limit(store: Store, dialect: Dialect) -> None:
+    store.put("f", b"x" * (3 << 20))
+    dialect.sent_bytes = 0
+    with pytest.raises(CorruptFileError, match="more than 1,000 bytes"):
+        store.read("f", 1000)
+    assert dialect.sent_bytes < 10_000
+    store.put("empty", b"")
+    assert store.read("empty") == b""
+
+
+@pytest.mark.parametrize("total_s", [None, 0.3])
+def test_store_that_never_ends_its_answer_is_given_up_in_time(
+    store: Store, dialect: Dialect, monkeypatch: pytest.MonkeyPatch, total_s: float | None
+) -> None:
+    monkeypatch.setattr(filesystem, "_BRIEF_SECONDS", 0.3)
+    with waiting_briefly(total_s):
+        brief = Store(store.url)
+    dialect.latency_s = 60
+    before = time.monotonic()
+    for ask in (lambda: brief.read("f"), lambda: brief.names(""), lambda: brief.details("")):
+        with pytest.raises(SliceError, match="cannot (read|list)"):
+            ask()
+    assert time.monotonic() - before < 20

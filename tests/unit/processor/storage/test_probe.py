@@ -123,6 +123,6 @@ def test_client_that_looks_first_and_writes_then_is_refused(monkeypatch: pytest.
 
     fsspec.register_implementation("simple", Simple, clobber=True)
     monkeypatch.setenv(EXTRA_SCHEMES, "simple")
-    monkeypatch.setattr(Simple, "cat_file", lambda self, path: (_ for _ in ()).throw(FileNotFoundError))
+    monkeypatch.setattr(Simple, "cat_file", lambda self, path, **_: (_ for _ in ()).throw(FileNotFoundError))
     with pytest.raises(SliceError, match="its client looks first and writes then"):
         check_store(Store("simple://x"))

@@ -7,10 +7,13 @@ import json
 import multiprocessing
 import os
 import re
+import shutil
+import socket
 import subprocess
 import sys
 import tempfile
 import uuid
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +22,7 @@ import pytest
 from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage import store as store_module
+from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from tests.support.paths import ROOT
 
@@ -282,6 +286,79 @@ def test_failing_disk_is_told_with_the_path_and_what_to_do(
         assert e.value.kind == "transient"
     assert store.read("f") == b"old"
     assert [p.name for p in tmp_path.iterdir()] == ["f"]
+
+
+# What others put there
+
+
+@pytest.mark.parametrize(("make", "what"), [
+    (os.mkfifo, "a FIFO"), (lambda path: path.symlink_to("/dev/zero"), "a link"),
+    (lambda path: path.symlink_to("real"), "a link"), (Path.mkdir, "a folder"),
+    (lambda path: socket.socket(socket.AF_UNIX).bind(str(path)), "a socket"),
+])  # fmt: skip
+def test_what_is_no_regular_file_is_never_read_nor_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, make: Callable[[Path], object], what: str
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the name of a socket is short
+    (tmp_path / "real").write_bytes(b"x")
+    make(Path("f"))
+    store = Store(str(tmp_path))
+    for read in (store.read, store.read_document, store.sha256, store.open, lambda n: store.read_start(n, 9)):
+        with pytest.raises(CorruptFileError, match=f"f is damaged: it is {what}"):
+            read("f")
+    assert not store.create("f", b"mine")
+
+
+def test_document_that_is_too_long_is_not_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.put("f", b"12345")
+    assert (store.read("f", 5), store.read_start("f", 3), store.read_start("f", 9)) == (
+        b"12345", b"123", b"12345",
+    )  # fmt: skip
+    for read in (store.read, store.read_json, store.read_document):
+        with pytest.raises(CorruptFileError, match="it has more than 4 bytes"):
+            read("f", 4)
+    assert not store.create("f", b"12")
+
+
+@pytest.mark.parametrize("document", ["[" * 100_000, '{"body": ' + "[" * 100_000, '{"body": 1' + "0" * 5000])
+def test_document_that_no_parser_ends_is_damaged(store: Store, document: str) -> None:
+    store.put("f", document.encode())
+    with pytest.raises(CorruptFileError):
+        store.read_document("f")
+
+
+@pytest.mark.parametrize("link", ["", "a", "a/b"])
+def test_no_link_in_a_folder_is_followed(tmp_path: Path, link: str) -> None:
+    other, own = tmp_path / "other", tmp_path / "own"
+    for folder in (other, own):
+        Store(str(folder)).put("a/b/c", b"x")
+    shutil.rmtree(own / link)
+    (own / link).symlink_to(other / link)
+    store, whole = Store(str(own), may_be_link=False), Store(str(other))
+    for ask in (
+        lambda: store.read("a/b/c"), lambda: store.open("a/b/c"), lambda: store.names("a/b"),
+        lambda: store.files("a/b"), lambda: store.tree("a/b"), lambda: store.details("a/b"),
+        lambda: store.put("a/b/d", b""), lambda: store.create("a/b/d", b""),
+        lambda: store.place(whole, "a/b/c", "a/b/d"), lambda: whole.place(store, "a/b/c", "d"),
+        lambda: store.remove_file("a/b/c"), lambda: store.remove("a/b/c"), lambda: store.remove_empty("a/b/c"),
+        lambda: store.remove_scratch("a/b"), lambda: store.keep_damaged_file("a/b/c", "why", "then"),
+    ):  # fmt: skip
+        with pytest.raises(SliceError, match="is a link to"):
+            ask()
+    assert whole.tree("") == ["a/b/c"]
+    if link:
+        store.remove(link)
+        assert not os.path.lexists(own / link)
+    else:
+        assert Store(str(own)).read("a/b/c") == b"x"
+    assert whole.read("a/b/c") == b"x"
+
+
+def test_disk_is_left_alone_when_the_time_is_over(tmp_path: Path) -> None:
+    with waiting_briefly(0):
+        store = Store(str(tmp_path))
+    with pytest.raises(SliceError, match="in time"):
+        store.files("")
 
 
 def test_json_that_does_not_parse_is_an_error_not_absence(store: Store) -> None:

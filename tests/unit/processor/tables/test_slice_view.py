@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +12,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.slice_paths import MARK
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import CONFIG
 from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.marks import add_task
 from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
-from tests.support.in_process import job_of
+from tests.support.in_process import changed, job_of
 from tests.support.in_process import run_in_process as run
 
 TASK = {"dag_id": "customers", "task_id": "infer"}
@@ -50,7 +56,7 @@ def test_versions_are_shown_to_the_task_that_published_them(job: SliceJob) -> No
     run(job.model_copy(update={"force_rerun": True}))
     assert [v.number for v in view(job).versions()] == [2, 1]
     for ask in (lambda v: v.versions(), lambda v: v.sample("published", 5)):
-        with pytest.raises(PermissionError, match="another task published this slice"):
+        with pytest.raises(PermissionError, match="names other tasks"):
             ask(view(job, OTHER))
 
 
@@ -60,6 +66,10 @@ def test_progress_is_shown_to_the_task_that_runs(job: SliceJob) -> None:
     store.put_json("progress.json", {"rows": 5, "task": TASK})
     assert view(job).progress() == {"rows": 5, "task": TASK}
     assert view(job, OTHER).progress() is None
+    add_task(Store(job.table_paths.staging), OTHER)
+    with pytest.raises(PermissionError, match="names other tasks"):
+        view(job).progress()
+    add_task(Store(job.table_paths.staging), TASK)
     store.put_json("progress.json", [1])
     assert view(job).progress() is None
 
@@ -87,14 +97,121 @@ def test_sample_of_nothing_says_so(job: SliceJob) -> None:
 def test_version_of_no_task_is_nobodys(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(CONFIG)
     run(job)
+    assert not list(Path(job.table_paths.staging).glob("_tasks/*"))
     for task in (TASK, {"dag_id": "", "task_id": ""}):
         with pytest.raises(PermissionError):
             view(job, task).versions()
 
 
-def test_address_that_is_not_accepted_is_not_read(job: SliceJob) -> None:
-    from dataclasses import replace
+# Whoever edits the task's record, or forges files of a table of their own
 
+
+@pytest.fixture
+def victim(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> SliceJob:
+    """Another task's table."""
+    victim = changed(job, output_path=f"{Path(job.output_path).parent}/victim", prompt="{name} secret")
+    with monkeypatch.context() as patch:
+        patch.setenv(CONFIG, json.dumps({"metadata": OTHER}))
+        run(victim)
+    return victim
+
+
+def forge(job: SliceJob, **change: Any) -> None:
+    store, name = Store(job.paths.metadata), versions.commit_name(1)
+    store.put_document(name, {**store.read_document(name), **change})
+
+
+def not_shown(view: SliceView) -> None:
+    for kind in ("published", "quarantined"):
+        with pytest.raises((PermissionError, SliceError, FileNotFoundError)):
+            view.sample(kind, 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("own", [(), ("metadata",), ("metadata", "staging"), ("staging", "quarantine")])
+@pytest.mark.parametrize("is_older", [False, True])
+def test_record_that_was_edited_leads_to_no_other_table(
+    job: SliceJob, victim: SliceJob, own: tuple[str, ...], is_older: bool
+) -> None:
+    """Whatever folders it mixes, and with a commit of the victim's files beside the own table."""
+    run(job)
+    body = Store(victim.paths.metadata).read_document(versions.commit_name(1))
+    forge(job, files=body["files"], quarantine=body["quarantine"], quarantine_folder=victim.paths.quarantine)
+    if is_older:  # its table names no task
+        shutil.rmtree(Path(victim.table_paths.staging) / "_tasks")
+    paths = replace(victim.paths, **{name: getattr(job.paths, name) for name in own})
+    not_shown(SliceView(paths, TASK))
+    with pytest.raises(PermissionError):
+        SliceView(paths, TASK).versions()
+
+
+def test_record_that_names_another_table_s_quarantine_leads_nowhere(job: SliceJob, victim: SliceJob) -> None:
+    run(job)
+    view = SliceView(replace(job.paths, quarantine=victim.paths.quarantine), TASK)
+    assert view.sample("quarantined", 5) == SliceView(job.paths, TASK).sample("quarantined", 5)
+    body = Store(victim.paths.metadata).read_document(versions.commit_name(1))
+    forge(job, quarantine=body["quarantine"], quarantine_folder=victim.paths.quarantine)
+    with pytest.raises(SliceError, match="is not known to be of this table"):
+        view.sample("quarantined", 5)
+
+
+def test_link_in_place_of_a_published_file_shows_no_other_file(job: SliceJob, victim: SliceJob) -> None:
+    run(job)
+    [own], [other] = (list(Path(one.slice_path).glob("part-*")) for one in (job, victim))
+    own.unlink()
+    own.symlink_to(other)
+    with pytest.raises(SliceError, match="it is a link"):
+        view(job).sample("published", 5)
+
+
+def test_metadata_elsewhere_are_read_if_they_say_whose_they_are(job: SliceJob, tmp_path: Path) -> None:
+    given = {"metadata_path": f"{tmp_path}/meta", "quarantine_path": f"{tmp_path}/failed"}
+    elsewhere = changed(job, output_path=f"{tmp_path}/elsewhere", **given)
+    run(elsewhere)
+    assert [v.number for v in view(elsewhere).versions()] == [1]
+    assert len(view(elsewhere).sample("quarantined", 5)[1]) == 1
+    (tmp_path / "meta" / MARK).unlink()
+    with pytest.raises(PermissionError, match="not known to be of its table"):
+        view(elsewhere).versions()
+
+
+def test_tasks_of_one_table_see_their_own_slices(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    run(job)
+    later = changed(job, slice_key="2026-02-01")
+    monkeypatch.setenv(CONFIG, json.dumps({"metadata": OTHER}))
+    run(later)
+    assert [len(view(one, task).versions()) for one, task in ((job, TASK), (later, OTHER))] == [1, 1]
+    for one, task in ((job, OTHER), (later, TASK)):
+        with pytest.raises(PermissionError, match="another task published this slice"):
+            view(one, task).versions()
+
+
+def test_table_of_an_older_provider_is_shown_to_the_task_that_its_commits_name(job: SliceJob) -> None:
+    run(job)
+    shutil.rmtree(Path(job.table_paths.staging) / "_tasks")
+    assert [v.number for v in view(job).versions()] == [1]
+    with pytest.raises(PermissionError):
+        view(job, OTHER).versions()
+    run(changed(job, slice_key="2026-02-01"))
+    assert len(list(Path(job.table_paths.staging).glob("_tasks/*"))) == 1
+
+
+def test_table_of_each_slice_names_its_task_itself(job: SliceJob, tmp_path: Path) -> None:
+    run(changed(job, output_path=f"{tmp_path}/days/{{slice}}/out"))
+    one = changed(job, output_path=f"{tmp_path}/days/{{slice}}/out")
+    assert [v.number for v in view(one).versions()] == [1]
+    with pytest.raises(PermissionError, match="names other tasks"):
+        view(one, OTHER).versions()
+
+
+def test_commit_that_is_too_large_for_the_page_is_named(job: SliceJob) -> None:
+    run(job)
+    forge(job, model_source="x" * (4 << 20))
+    with pytest.raises(SliceError, match="has more than"):
+        view(job).versions()
+    assert run(job).outcome == "unchanged"
+
+
+def test_address_that_is_not_accepted_is_not_read(job: SliceJob) -> None:
     paths: Any = replace(job.paths, metadata="http://internal/secrets")
     with pytest.raises(Exception, match="http:// are not accepted"):
         SliceView(paths, TASK).versions()

@@ -1,0 +1,80 @@
+"""Names of a slice's files, as the provider writes them. Others may put files of any name into a slice's
+folders: what is not named like this is theirs, and is neither read nor removed. Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Literal
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+
+#: The highest number of a version, a lease or a document. Numbers count up by one, so that no table comes
+#: near it; a name with more digits is nobody's.
+LAST_NUMBER = 10**12 - 1
+#: Pattern of a number in a name.
+NUMBER = "[0-9]{6,12}"
+
+_COMMIT = re.compile(rf"commit-({NUMBER})\.json")
+_COMPLETE = re.compile(rf"complete-({NUMBER}-[0-9a-f]{{8}})")
+_KEPT_FOLDER = re.compile(NUMBER)
+_STAGED_FOLDER = re.compile(rf"({NUMBER})-[0-9a-f]{{8}}")
+_FILE = re.compile(rf"(part|quarantine)-({NUMBER})-[0-9]{{5,9}}-of-[0-9]{{5,9}}-[0-9a-f]{{8}}\.parquet")
+_PLAN = re.compile(rf"plans/plan-({NUMBER})-[0-9a-f]{{8}}\.json")
+
+FileKind = Literal["part", "quarantine"]
+
+
+def following(number: int, used: str) -> int:
+    """Returns the next number.
+
+    :param used: path of what uses up the number.
+    :raises SliceError: when there is none.
+    """
+    if number >= LAST_NUMBER:
+        raise SliceError(
+            f"{used} uses up the last number that there is, which no provider comes to by counting: somebody "
+            "else put it there. Remove it and run the slice again",
+            kind="input",
+        )
+    return number + 1
+
+
+def file_name(kind: FileKind, number: int, index: int, count: int, nonce: str) -> str:
+    return f"{kind}-{number:06}-{index:05}-of-{count:05}-{nonce}.parquet"
+
+
+def number_of_file(name: str, kind: FileKind | None = None) -> int | None:
+    """The version of a file in a table's folder; None for files of others.
+
+    :param kind: the files that count; None: both kinds.
+    """
+    match = _FILE.fullmatch(name)
+    return int(match[2]) if match and kind in (None, match[1]) else None
+
+
+def number_of_commit(name: str) -> int | None:
+    match = _COMMIT.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def staged_of_complete(name: str) -> str | None:
+    """The staged folder of the version that a file says is shown."""
+    match = _COMPLETE.fullmatch(name)
+    return match[1] if match else None
+
+
+def number_of_staged(name: str) -> int | None:
+    """The version of a path below the folder of staged files; None for files of others."""
+    match = _STAGED_FOLDER.fullmatch(name.partition("/")[0])
+    return int(match[1]) if match else None
+
+
+def number_of_kept(name: str) -> int | None:
+    """The version of a folder below that of kept versions; None for those of others."""
+    return int(name) if _KEPT_FOLDER.fullmatch(name) else None
+
+
+def number_of_plan(name: str) -> int | None:
+    match = _PLAN.fullmatch(name)
+    return int(match[1]) if match else None

@@ -206,15 +206,16 @@ def _model_token(conn_id: str, endpoint_url: str | None) -> str:
             "token of a model hub, and is not sent to the cluster. Use a connection of type "
             f"{', '.join(map(repr, _MODEL_CONNECTIONS))}"
         )
-    if not (connection.password or "").strip():
+    password = connection.password or ""
+    if not password.strip():
         raise RayLLMInputError(
             f"model_conn_id: connection {conn_id!r} has no password, which is the access token"
         )
     if endpoint_url is not None:
         _check_key_belongs_to(connection, urlsplit(endpoint_url))
-    mask(connection.password)
+    mask(password)
     try:
-        key = clean_key(connection.password)
+        key = clean_key(password)
     except ValueError as e:
         raise RayLLMInputError(
             f"model_conn_id: the password of connection {conn_id!r} cannot be sent: {e}. Set it again"

@@ -8,9 +8,12 @@ import datetime as dt
 import os
 import sys
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.processor.__main__ import add_command
+
+if TYPE_CHECKING:
+    from airflow.sdk import DAG
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -65,7 +68,7 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     from airflow.serialization.serialized_objects import DagSerialization
     from airflow.utils.cli import get_bagged_dag
 
-    from airflow_provider_raydatallm.task.arguments import makes_partitioned_runs, schedule_timezone
+    from airflow_provider_raydatallm.task.schedule import makes_partitioned_runs
 
     dag = get_bagged_dag(None, args.dag)
     if args.task not in dag.task_dict:
@@ -78,7 +81,7 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     ti, is_made_up = _get_ti(
         serialized.get_task(args.task),
         args.map_index,
-        logical_date_or_run_id=run_or_date(dag.dag_id, args.date, schedule_timezone(dag)),
+        logical_date_or_run_id=run_or_date(dag, args.date),
         create_if_necessary="memory",
     )
     run = ti.dag_run
@@ -95,16 +98,18 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     return spec_and_note(task, _get_template_context(ti, task))
 
 
-def run_or_date(dag_id: str, text: str, timezone: dt.tzinfo) -> str:
+def run_or_date(dag: DAG, text: str) -> str:
     """Returns a date with the schedule's timezone: Airflow takes one without as UTC, at which another day
     may be the schedule's."""
     from airflow.models.dagrun import DagRun
 
+    from airflow_provider_raydatallm.task.schedule import schedule_timezone
+
     if not _is_date(text):
         return text
     date = dt.datetime.fromisoformat(text)
-    is_exact = date.tzinfo is not None or DagRun.find(dag_id=dag_id, run_id=text)
-    return text if is_exact else date.replace(tzinfo=timezone).isoformat()
+    is_exact = date.tzinfo is not None or DagRun.find(dag_id=dag.dag_id, run_id=text)
+    return text if is_exact else date.replace(tzinfo=schedule_timezone(dag)).isoformat()
 
 
 def _is_date(text: str) -> bool:

@@ -24,7 +24,8 @@ from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import arguments, submission
 from airflow_provider_raydatallm.task.job.waiter import JobRef
-from airflow_provider_raydatallm.task.run_slice import slice_of_run
+from airflow_provider_raydatallm.task.run_slice import other_names_of_run, slice_of_run
+from airflow_provider_raydatallm.task.schedule import schedule_timezone
 from airflow_provider_raydatallm.task.slice_key import SCHEDULED_RUNS
 from airflow_provider_raydatallm.task.telemetry import trace_context
 
@@ -323,7 +324,7 @@ class RayLLMBatchOperator(SliceTask):
         if (finish_by := self._wait_limits.finish_by) is None:
             return None
         run_start = context["dag_run"].start_date or datetime.now(UTC)
-        timezone = arguments.schedule_timezone(context["dag"])
+        timezone = partial(schedule_timezone, context["dag"])
         return arguments.finish_time(finish_by, run_start, timezone).timestamp()
 
     def slice_job(self, context: Context) -> tuple[SliceJob, list[packages.Package]]:
@@ -334,8 +335,7 @@ class RayLLMBatchOperator(SliceTask):
         """
         if self._render_error is not None:
             raise self._render_error
-        dag, run = context["dag"], context["dag_run"]
-        timezone = arguments.schedule_timezone(dag)
+        dag = context["dag"]
         try:
             engine = self._engine(dag)
             # Before the fields: it names the decorated function as the cluster knows it.
@@ -343,18 +343,25 @@ class RayLLMBatchOperator(SliceTask):
             fields = submission.spec_fields({**submission.job_arguments(self), "engine": engine})
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
-        key = slice_of_run(context, cast("str | None", self.slice_key), fields.get("slice_format"))
-        scheduled = run.run_type in SCHEDULED_RUNS
-        run_fields = {
-            "slice_key": key.key,
-            "slice_instant": key.instant.isoformat() if key.instant is not None and scheduled else None,
-            "slice_timezone": str(timezone),
-            "code_hash": packages.code_hash(user_packages),
-        }
+        run_fields = {**self._slice_fields(context, fields), "code_hash": packages.code_hash(user_packages)}
         job = submission.build_spec(self.task_id, {**fields, **run_fields})
         if "engine_scope" not in fields and job.can_share_engine and RayHook(self.ray_conn_id).is_local:
             job = job.model_copy(update={"engine_scope": "shared"})
         return job, user_packages
+
+    def _slice_fields(self, context: Context, fields: Mapping[str, Any]) -> dict[str, Any]:
+        slice_format = fields.get("slice_format")
+        key = slice_of_run(context, cast("str | None", self.slice_key), slice_format)
+        slice_fields: dict[str, Any] = {"slice_key": key.key}
+        if key.instant is not None and context["dag_run"].run_type in SCHEDULED_RUNS:
+            slice_fields["slice_instant"] = key.instant.astimezone(UTC).isoformat()
+            slice_fields["other_slice_keys"] = other_names_of_run(context, key, slice_format)
+        try:
+            slice_fields["slice_timezone"] = str(schedule_timezone(context["dag"]))
+        except RayLLMInputError:
+            if fields.get("slice_column") is not None:  # whose dates are formatted in it
+                raise
+        return slice_fields
 
     def _engine(self, dag: DAG) -> Any:
         """Returns the engine with its profile's leaves.

@@ -27,6 +27,12 @@ logger = logging.getLogger(__name__)
 Mode = Literal["new", "rebuild", "forced", "extend", "retry", "republish"]
 
 
+#: What to do about slices that another timezone names otherwise.
+_RENAMED = (
+    "To keep the names, give the task a slice_key that formats its date as before, and to use the new ones, "
+    "another output_path (see 'Names of slices after an upgrade' in docs/versions.md)"
+)
+
 #: Modes that take over published rows.
 _CARRY_OVER: tuple[Mode, ...] = ("extend", "retry", "republish")
 
@@ -87,13 +93,16 @@ def report_if_current(
         later ones.
     """
     if version is None:
+        _refuse_another_name(job)
         return None
     published_instant = version.body.get("slice_instant")
     if published_instant and job.slice_instant and published_instant != job.slice_instant:
+        renamed = f", or its timezone has changed since. {_RENAMED}" if job.other_slice_keys else ""
         raise SliceError(
             f"slice {job.slice_key!r} was published for {published_instant} and this run is for "
             f"{job.slice_instant}: two runs share one key. source.slice_format {job.slice_format!r} is too "
-            "coarse for this schedule; an hourly DAG needs '%Y-%m-%dT%H', say",
+            "coarse for this schedule (of partitions, the timetable's key_format is); an hourly DAG needs "
+            f"'%Y-%m-%dT%H', say{renamed}",
             kind="input",
         )
     if not answers_same_question(version, job, listing):
@@ -101,6 +110,19 @@ def report_if_current(
     if version.number > last_seen_version:
         return version.to_report(job.slice_path, "attached")
     return None if needs_rerun(job, version) else version.to_report(job.slice_path, "unchanged")
+
+
+def _refuse_another_name(job: SliceJob) -> None:
+    """Two slices of one instant would be rows that are there twice, and paid for twice."""
+    for key in job.other_slice_keys:
+        paths = job.model_copy(update={"slice_key": key}).paths
+        version = versions.newest_version(SliceFolders.open(paths).metadata)
+        if version is not None and version.body.get("slice_instant") == job.slice_instant:
+            raise SliceError(
+                f"slice {job.slice_key!r} is of {job.slice_instant}, which is published as {key!r}: the "
+                f"timezone of the keys has changed since. {_RENAMED}",
+                kind="input",
+            )
 
 
 def next_version(

@@ -6,6 +6,7 @@ The task state store is not among these: a context without it has none.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.execution_time.context import OutletEventAccessor
@@ -25,3 +26,17 @@ def partition_key(context: Context) -> str | None:
     """Returns the partition of a run, which the context itself has from 3.3 on only."""
     run: Any = context["dag_run"]
     return getattr(run, "partition_key", None)
+
+
+def partition_date(context: Context) -> datetime | None:
+    """Returns the date that Airflow wrote as the run's partition key; None for a key that is no date.
+
+    Before 3.3 a task is not told: it is computed as the scheduler does for the schedule's runs and backfills.
+    """
+    run: Any = context["dag_run"]
+    if partition_key(context) is None or hasattr(run, "partition_date"):
+        return getattr(run, "partition_date", None)
+    from airflow.serialization.encoders import coerce_to_core_timetable
+
+    compute = getattr(coerce_to_core_timetable(context["dag"].timetable), "_get_partition_date", None)
+    return None if compute is None else compute(run_date=run.run_after)

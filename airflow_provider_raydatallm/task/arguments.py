@@ -5,22 +5,17 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, time, timedelta, tzinfo
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, cast
-from zoneinfo import ZoneInfo
+from typing import Any, cast
 
 import pydantic
-from airflow.sdk import CronPartitionTimetable, PartitionedAssetTimetable
 
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
 from airflow_provider_raydatallm.contract.groups import label, moved_argument
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-
-if TYPE_CHECKING:
-    from airflow.sdk import DAG
 
 #: Arguments of the operator that decide which code runs, or with whose keys.
 CODE_FIELDS = ("preprocess", "postprocess", "code_paths", "runtime_env", "allow_static_credentials")
@@ -93,22 +88,19 @@ def parse_finish_by(value: timedelta | float | time | str | None) -> timedelta |
     return timedelta(seconds=parse_seconds(label("finish_by"), value, min_s=1))
 
 
-def finish_time(finish_by: timedelta | time, run_start: datetime, timezone: tzinfo) -> datetime:
-    """Returns `run_start` plus a duration, or the next such time of day in the schedule's timezone."""
+def finish_time(finish_by: timedelta | time, run_start: datetime, timezone: Callable[[], tzinfo]) -> datetime:
+    """Returns `run_start` plus a duration, or the next such time of day.
+
+    :param timezone: the schedule's, asked only for a time of day that has none.
+    """
     if isinstance(finish_by, timedelta):
         return run_start + finish_by
-    local_start = run_start.astimezone(finish_by.tzinfo or timezone)
+    local_start = run_start.astimezone(finish_by.tzinfo or timezone())
     finish = datetime.combine(local_start.date(), finish_by, local_start.tzinfo)
     # In the hour that repeats when clocks go back, local times do not order instants: compare timestamps.
     if finish.timestamp() > run_start.timestamp():
         return finish
     return datetime.combine(local_start.date() + timedelta(days=1), finish_by, local_start.tzinfo)
-
-
-def schedule_timezone(dag: DAG) -> tzinfo:
-    """Returns the timetable's timezone, which may differ from the start date's."""
-    zone = getattr(dag.timetable, "timezone", None) or dag.timezone
-    return ZoneInfo(zone) if isinstance(zone, str) else zone
 
 
 def to_json_schema(schema: Any) -> dict[str, Any] | None:
@@ -121,15 +113,6 @@ def to_json_schema(schema: Any) -> dict[str, Any] | None:
             )
         return schema.model_json_schema()
     return cast("dict[str, Any] | None", schema)
-
-
-def makes_partitioned_runs(timetable: object) -> bool:
-    # Not all of the SDK's timetables carry the scheduler's flags.
-    return (
-        isinstance(timetable, (CronPartitionTimetable, PartitionedAssetTimetable))
-        or getattr(timetable, "partitioned", False)
-        or getattr(timetable, "partitioned_at_runtime", False)
-    )
 
 
 def to_url(path: Any) -> Any:

@@ -9,7 +9,7 @@ place of a run's own day.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
 from typing import Any
@@ -31,7 +31,9 @@ _UNWANTED = frozenset(("Cc", "Cf", "Cs", "Zl", "Zp"))
 
 @dataclass(frozen=True)
 class SliceKey:
-    """`instant` is the date that `key` was formatted from; None when the key was given as text."""
+    """
+    :param instant: the date that `key` was formatted from; None when the key was given as text.
+    """
 
     key: str
     instant: datetime | None = None
@@ -60,27 +62,29 @@ def resolve_slice_key(
     *,
     slice_key: str | None,
     partition_key: str | None,
-    param: object,
+    partition_date: datetime | None,
+    param: Callable[[], object],
     data_interval_start: datetime | None,
     logical_date: datetime | None,
     partitioned: bool,
-    timezone: tzinfo | None,
+    timezone: Callable[[], tzinfo],
     slice_format: str = "%Y-%m-%d",
 ) -> SliceKey:
     """Returns the slice key of a run.
 
     :param slice_key: the operator's argument, rendered.
-    :param param: `chosen_slice`; None or "" when there is none.
+    :param partition_date: which Airflow wrote as the partition's key; None where it did not.
+    :param param: `chosen_slice`, asked only when it counts; None or "" when there is none.
     :param partitioned: whether the DAG's timetable makes partitioned runs.
-    :param timezone: dates are formatted in the schedule's timezone; contexts carry UTC.
+    :param timezone: the schedule's, asked only when dates are formatted in it; contexts carry UTC.
     :raises RayLLMInputError: naming the sources that are empty or wrong, and what to set.
     """
     if slice_key is not None:
         return SliceKey(_validate(slice_key, "slice_key"))
     if partition_key is not None:
-        return SliceKey(_validate(partition_key, "the run's partition_key"))
-    if param not in (None, ""):
-        return SliceKey(_validate(param, "the Param 'slice'"))
+        return SliceKey(_validate(partition_key, "the run's partition_key"), partition_date)
+    if (chosen := param()) not in (None, ""):
+        return SliceKey(_validate(chosen, "the Param 'slice'"))
     if partitioned:
         raise RayLLMInputError(
             "this run of a partitioned DAG has no partition_key, and neither slice_key nor a Param 'slice' "
@@ -92,11 +96,11 @@ def resolve_slice_key(
             "no slice key: this run has no partition key, data interval or logical date, and neither "
             "slice_key nor the Param 'slice' names one. Trigger the DAG with a logical date, or with a Param "
             "'slice' (params={'slice': Param('', type='string')} gives its form a field for it): "
-            '"Materialize" of an asset asks for no date, and asset events give none: map the task over '
-            "triggering_slices() for those"
+            '"Materialize" of an asset asks for no date. In a DAG that assets start, map the task over the '
+            "slices of their events: .expand(slice_key=triggering_slices())"
         )
-    local = instant.astimezone(timezone) if timezone is not None else instant
-    return SliceKey(_validate(local.strftime(slice_format), f"source.slice_format {slice_format!r}"), instant)
+    key = instant.astimezone(timezone()).strftime(slice_format)
+    return SliceKey(_validate(key, f"source.slice_format {slice_format!r}"), instant)
 
 
 def _validate(value: object, source: str) -> str:

@@ -33,7 +33,9 @@ from airflow_provider_raydatallm.submit.session_policy import session_policy
 from airflow_provider_raydatallm.task.arguments import WaitLimits, check_groups, is_rendered_later, to_url
 
 #: Fields of the spec that a run sets.
-_RUN_FIELDS = frozenset({"version", "slice_key", "slice_instant", "slice_timezone", "code_hash"})
+_RUN_FIELDS = frozenset({
+    "version", "slice_key", "slice_instant", "other_slice_keys", "slice_timezone", "code_hash",
+})  # fmt: skip
 _GROUPED = frozenset(field for leaves in GROUPS.values() for field in leaves.values())
 #: The operator's arguments that describe the job: fields of the spec under the same name, and the groups.
 _JOB_ARGUMENTS = (*sorted(SliceJob.model_fields.keys() - _RUN_FIELDS - _GROUPED), *GROUPS)

@@ -92,6 +92,8 @@ class SliceJob(AdapterSpec):
     slice_key: str = Field(min_length=1)
     #: ISO instant that `slice_key` was formatted from; only scheduled and backfill runs have one.
     slice_instant: str | None = None
+    #: The keys that it has in other timezones, in which another version of Airflow may have formatted it.
+    other_slice_keys: tuple[str, ...] = ()
     slice_column: str | None = None
     slice_format: str = SLICE_FORMAT
     slice_timezone: str = "UTC"

@@ -7,11 +7,10 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from zoneinfo import ZoneInfo
 
 import pytest
 from airflow.models.dagrun import DagRun
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronDataIntervalTimetable, task
 
 from airflow_provider_raydatallm.cli.dag_spec import run_or_date, spec_and_note
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
@@ -64,4 +63,6 @@ def test_date_is_of_the_schedules_timezone_and_a_runs_id_stays(monkeypatch: pyte
         "2026-01-31": "2026-01-31T00:00:00-05:00", "2026-07-01T05": "2026-07-01T05:00:00-04:00",
         "2026-01-31T00:00+00:00": "2026-01-31T00:00+00:00", **{run: run for run in runs},
     }  # fmt: skip
-    assert {text: run_or_date("d", text, ZoneInfo("America/New_York")) for text in dates} == dates
+    timetable = CronDataIntervalTimetable("0 0 * * *", timezone="America/New_York")
+    dag = DAG("d", schedule=AssetOrTimeSchedule(timetable=timetable, assets=[Asset("a")]))
+    assert {text: run_or_date(dag, text) for text in dates} == dates

@@ -177,6 +177,24 @@ def test_two_instants_that_share_a_key_are_noticed(job: SliceJob) -> None:
         run(changed(job, slice_instant="2026-01-31T02:00:00+00:00"))
 
 
+def test_instant_that_is_published_under_another_timezones_key_is_refused(job: SliceJob) -> None:
+    instant = "2026-01-30T16:00:00+00:00"  # midnight of the 31st in Taipei
+    in_utc = changed(job, slice_key="2026-01-30", slice_instant=instant, other_slice_keys=["2026-01-31"])
+    in_taipei = changed(job, slice_key="2026-01-31", slice_instant=instant, other_slice_keys=["2026-01-30"])
+    run(in_utc)
+    with pytest.raises(SliceError, match=r"published as '2026-01-30': the timezone .* give the task a slice"):
+        run(in_taipei)
+    assert run(in_utc).outcome == "unchanged"
+    next_day = {"slice_instant": "2026-01-31T16:00:00+00:00", "other_slice_keys": ["2026-02-01"]}
+    assert run(changed(in_taipei, **next_day)).outcome == "published"
+
+
+def test_key_of_another_instant_names_the_timezone_where_it_may_have_changed(job: SliceJob) -> None:
+    run(changed(job, slice_instant="2026-01-31T16:00:00+00:00", other_slice_keys=["2026-02-01"]))
+    with pytest.raises(SliceError, match=r"two runs share one key.* or its timezone has changed since"):
+        run(changed(job, slice_instant="2026-01-30T16:00:00+00:00", other_slice_keys=["2026-01-30"]))
+
+
 def test_empty_slice_follows_the_policy(job: SliceJob, tmp_path: Path) -> None:
     nothing = changed(job, input_path=f"{tmp_path}/nowhere/")
     with pytest.raises(SliceError, match="matches no file"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from functools import partial
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -14,10 +15,11 @@ MIDNIGHT_IN_TAIPEI = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
 
 def resolve(**given: Any) -> SliceKey:
     nothing: dict[str, Any] = {
-        "slice_key": None, "partition_key": None, "param": None, "data_interval_start": None,
-        "logical_date": None, "partitioned": False, "timezone": ZoneInfo("UTC"),
+        "slice_key": None, "partition_key": None, "partition_date": None, "param": None,
+        "data_interval_start": None, "logical_date": None, "partitioned": False, "timezone": ZoneInfo("UTC"),
     }  # fmt: skip
-    return resolve_slice_key(**{**nothing, **given})
+    lazy = {name: partial(lambda value: value, {**nothing, **given}[name]) for name in ("param", "timezone")}
+    return resolve_slice_key(**{**nothing, **given, **lazy})
 
 
 def test_order_is_argument_partition_param_interval_logical_date() -> None:
@@ -41,6 +43,24 @@ def test_dates_are_formatted_in_the_dags_timezone() -> None:
 
 def test_partition_key_is_used_verbatim() -> None:
     assert resolve(partition_key="EMEA/2026-01", slice_format="%Y").key == "EMEA/2026-01"
+
+
+def test_what_a_given_key_does_not_need_is_not_asked() -> None:
+    """The timezone of some schedules cannot be known, and a run's conf may set a slice for other tasks."""
+
+    def fail() -> Any:
+        raise RayLLMInputError("asked")
+
+    lazy: dict[str, Any] = {"param": fail, "timezone": fail}
+    dates = {"data_interval_start": MIDNIGHT_IN_TAIPEI, "logical_date": None, "partitioned": False}
+    for given in ({"slice_key": "a", "partition_key": None}, {"slice_key": None, "partition_key": "a"}):
+        assert resolve_slice_key(**given, partition_date=None, **lazy, **dates).key == "a"
+
+
+def test_partition_has_the_instant_that_airflow_wrote_as_its_key() -> None:
+    partition = {"partition_key": "2026-01-31", "partition_date": MIDNIGHT_IN_TAIPEI}
+    assert resolve(**partition) == SliceKey("2026-01-31", MIDNIGHT_IN_TAIPEI)
+    assert resolve(**partition, slice_key="own").instant is None
 
 
 def test_partitioned_run_without_a_key_is_never_now() -> None:

@@ -34,12 +34,12 @@ BERLIN = ZoneInfo("Europe/Berlin")
 def test_finish_by_is_a_duration_or_the_next_time_of_day(value: Any, expected: datetime) -> None:
     by = parse_finish_by(value)
     assert by is not None
-    assert finish_time(by, BEGAN, BERLIN) == expected
+    assert finish_time(by, BEGAN, lambda: BERLIN) == expected
 
 
 def test_time_in_the_repeated_hour_of_autumn_is_in_the_future() -> None:
     began = datetime(2026, 10, 25, 1, 30, tzinfo=UTC)  # 02:30 in Berlin, for the second time
-    assert finish_time(time(2, 45), began, BERLIN) > began
+    assert finish_time(time(2, 45), began, lambda: BERLIN) > began
 
 
 @pytest.mark.parametrize("wrong", ["tomorrow", "25:00", 0, timedelta(0), [1]])

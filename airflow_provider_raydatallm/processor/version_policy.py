@@ -92,7 +92,8 @@ def report_if_current(
         raise SliceError(
             f"slice {job.slice_key!r} was published for {published_instant} and this run is for "
             f"{job.slice_instant}: two runs share one key. source.slice_format {job.slice_format!r} is too "
-            "coarse for this schedule; an hourly DAG needs '%Y-%m-%dT%H', say",
+            "coarse for this schedule; an hourly DAG needs '%Y-%m-%dT%H%z', say, where %z tells the two "
+            "hours apart that have one name when clocks go back",
             kind="input",
         )
     if not answers_same_question(version, job, listing):

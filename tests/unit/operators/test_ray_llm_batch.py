@@ -282,6 +282,20 @@ def test_templates_that_cannot_be_rendered_any_more_stop_a_submission_and_no_res
     assert task.execute_complete(context, event, **kwargs)["slice_key"] == "k"
 
 
+def test_template_of_a_mapped_task_that_cannot_be_rendered_any_more_stops_no_resume_either() -> None:
+    with DAG("d", schedule=None) as dag:
+        arguments: dict[str, Any] = {"input_path": "/in", "output_path": "/out", "model_source": "m"}
+        mapped = RayLLMBatchOperator.partial(task_id="t", prompt="{{ gone.away }}", **arguments).expand(
+            slice_key=["2026-01-31"]
+        )
+    ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=0, task=mapped)
+    context: Any = {"dag": dag, "dag_run": SimpleNamespace(conf={}), "params": {}, "ti": ti, "run_id": "r"}
+    mapped.render_template_fields(context)
+    assert context["task"].slice_key == "2026-01-31"
+    with pytest.raises(UndefinedError, match="gone"):
+        context["task"].slice_job(context)
+
+
 @pytest.mark.parametrize(
     ("outcome", "rows", "says"),
     [

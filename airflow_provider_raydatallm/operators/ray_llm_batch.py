@@ -32,7 +32,6 @@ from airflow_provider_raydatallm.task.telemetry import trace_context
 if TYPE_CHECKING:
     import pydantic
     from airflow.sdk import DAG, Context, XComArg
-    from jinja2 import Environment
 
     from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.operators.groups import (
@@ -267,10 +266,11 @@ class RayLLMBatchOperator(SliceTask):
         self._code = arguments.code_arguments(vars(self))
         submission.check_arguments(self.task_id, submission.job_arguments(self), runtime_env)
 
-    def render_template_fields(self, context: Context, jinja_env: Environment | None = None) -> None:
-        # A resume renders them again, and needs none of them: a Variable may be gone by now.
+    def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
+        # A resume renders them again, and needs none of them: a Variable may be gone by now. Of a mapped task
+        # Airflow calls this, and not `render_template_fields`.
         try:
-            super().render_template_fields(context, jinja_env)
+            super()._do_render_template_fields(*args, **kwargs)
         except Exception as e:
             self._render_error = e
 

@@ -30,7 +30,7 @@ from airflow_provider_raydatallm.links.page_address import slice_page
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.links.slice_page import SlicePageLink
 from airflow_provider_raydatallm.task import own_xcom, submission, telemetry
-from airflow_provider_raydatallm.task.airflow_features import partition_key
+from airflow_provider_raydatallm.task.airflow_features import partition_key, runs_inline
 from airflow_provider_raydatallm.task.job import verdict as job_verdict
 from airflow_provider_raydatallm.task.job.cancel import TaskAttempt, still_waits, stop_own_job
 from airflow_provider_raydatallm.task.job.log_entries import clean
@@ -151,6 +151,10 @@ class SliceTask(SliceLineage, TextTemplates):
         elif not self._executing and self._tracker is not None and self._tracker.job is not None:
             _run_async(self._stop(self._tracker.job, self._tracker.task))
 
+    @property
+    def _defers(self) -> bool:
+        return self.deferrable and not self._killed and not runs_inline()
+
     @contextlib.contextmanager
     def _start_attempt(self, context: Context, deferred: DeferredJob | None = None) -> Iterator[JobTracker]:
         self._executing = True
@@ -196,7 +200,7 @@ class SliceTask(SliceLineage, TextTemplates):
         has_turn = turn is not None
         turn = turn or Turn(tracker.queue_place(tracker.submission.job.queue_timeout))
         place = turn.place
-        defers = self.deferrable and not self._killed
+        defers = self._defers
         with contextlib.closing(SubmissionGate(place, self.log)) as gate:
             if not _run_async(self._unless_killed(gate.enter(has_turn=has_turn, holds=not defers))):
                 from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
@@ -215,7 +219,7 @@ class SliceTask(SliceLineage, TextTemplates):
         job = replace(job, url=hook.job_url(job.submission_id))
         own_xcom.push(context["ti"], RayJobLink.xcom_key, job.url)
         has_ended = job.submission_id == tracker.ended_job
-        if self.deferrable and not self._killed and not has_ended:
+        if self._defers and not has_ended:
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
             self._stop_if_marked(job, tracker.task)

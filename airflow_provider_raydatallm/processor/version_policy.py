@@ -102,7 +102,8 @@ def report_if_current(
             f"slice {job.slice_key!r} was published for {published_instant} and this run is for "
             f"{job.slice_instant}: two runs share one key. source.slice_format {job.slice_format!r} is too "
             "coarse for this schedule (of partitions, the timetable's key_format is); an hourly DAG needs "
-            f"'%Y-%m-%dT%H', say{renamed}",
+            "'%Y-%m-%dT%H%z', say, where %z tells the two hours apart that have one name when clocks go "
+            f"back{renamed}",
             kind="input",
         )
     if not answers_same_question(version, job, listing):

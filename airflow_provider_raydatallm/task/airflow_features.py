@@ -22,6 +22,17 @@ HAS_EVENT_PARTITIONS = hasattr(OutletEventAccessor, "add_partitions")
 HAS_TRIGGER_ON_KILL = hasattr(BaseTrigger, "on_kill")
 
 
+def runs_inline() -> bool:
+    """Returns whether `dag.test()`, `airflow dags test` or `airflow tasks test` runs the task.
+
+    They run a deferred task's trigger themselves. A triggerer on the same database runs it too, finds that
+    the task is not deferred any more, and stops the job, as it does for a task that somebody cleared.
+    """
+    from airflow.sdk.execution_time import supervisor, task_runner  # slow, and there when a task runs
+
+    return isinstance(getattr(task_runner, "SUPERVISOR_COMMS", None), supervisor.InProcessSupervisorComms)
+
+
 def partition_key(context: Context) -> str | None:
     """Returns the partition of a run, which the context itself has from 3.3 on only."""
     run: Any = context["dag_run"]

@@ -15,6 +15,7 @@ from airflow.providers.standard.operators.empty import EmptyOperator
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, ObjectStoragePath, literal
 from airflow.sdk.api.datamodels._generated import DagRunType
 from airflow.sdk.exceptions import AirflowSkipException
+from airflow.sdk.execution_time.supervisor import InProcessSupervisorComms, set_supervisor_comms
 from airflow.sdk.log import redact
 from jinja2 import UndefinedError
 from opentelemetry.sdk.trace import TracerProvider
@@ -281,6 +282,20 @@ def test_templates_that_cannot_be_rendered_any_more_stop_a_submission_and_no_res
     assert task.execute_complete(context, event, **kwargs)["slice_key"] == "k"
 
 
+def test_template_of_a_mapped_task_that_cannot_be_rendered_any_more_stops_no_resume_either() -> None:
+    with DAG("d", schedule=None) as dag:
+        arguments: dict[str, Any] = {"input_path": "/in", "output_path": "/out", "model_source": "m"}
+        mapped = RayLLMBatchOperator.partial(task_id="t", prompt="{{ gone.away }}", **arguments).expand(
+            slice_key=["2026-01-31"]
+        )
+    ti = SimpleNamespace(dag_id="d", task_id="t", run_id="r", map_index=0, task=mapped)
+    context: Any = {"dag": dag, "dag_run": SimpleNamespace(conf={}), "params": {}, "ti": ti, "run_id": "r"}
+    mapped.render_template_fields(context)
+    assert context["task"].slice_key == "2026-01-31"
+    with pytest.raises(UndefinedError, match="gone"):
+        context["task"].slice_job(context)
+
+
 @pytest.mark.parametrize(
     ("outcome", "rows", "says"),
     [
@@ -492,6 +507,16 @@ def test_resume_concludes_whatever_became_of_the_dag_and_its_connections() -> No
     # Of what another version kept nothing can be concluded: the task has to be built anew.
     with pytest.raises(RayLLMInputError, match="no slice key"):
         edited.execute_complete(context_of(edited), event, **{**kwargs, "spec": {"unknown": 1}})
+
+
+def test_task_defers_unless_a_test_of_the_dag_runs_it() -> None:
+    """A triggerer that lives beside `airflow dags test` would run the trigger too, and stop the job."""
+    task = operator(deferrable=True)
+    assert task._defers
+    assert not operator(deferrable=False)._defers
+    test_process: Any = SimpleNamespace()
+    with set_supervisor_comms(InProcessSupervisorComms(supervisor=test_process)):
+        assert not task._defers
 
 
 def test_verdict_that_another_version_wrote_is_asked_of_the_job_again(

@@ -195,6 +195,13 @@ def test_key_of_another_instant_names_the_timezone_where_it_may_have_changed(job
         run(changed(job, slice_instant="2026-01-30T16:00:00+00:00", other_slice_keys=["2026-01-30"]))
 
 
+def test_error_about_a_repeated_hour_advises_a_format_that_tells_it_apart(job: SliceJob) -> None:
+    hour = {"slice_key": "2025-10-26T02", "slice_timezone": "Europe/Berlin", "slice_format": "%Y-%m-%dT%H"}
+    run(changed(job, **hour, slice_instant="2025-10-26T00:00:00+00:00"))
+    with pytest.raises(SliceError, match="an hourly DAG needs '%Y-%m-%dT%H%z'"):
+        run(changed(job, **hour, slice_instant="2025-10-26T01:00:00+00:00"))
+
+
 def test_empty_slice_follows_the_policy(job: SliceJob, tmp_path: Path) -> None:
     nothing = changed(job, input_path=f"{tmp_path}/nowhere/")
     with pytest.raises(SliceError, match="matches no file"):

@@ -16,6 +16,7 @@ State = Literal["published", "quarantined", "empty", "running", "queued", "faile
 class SliceLine(SliceFigures):
     """One run of one slice.
 
+    :param timezone: of the schedule as it is now, where that can be known; else as it was.
     :param table: the slice's folder: a task may be mapped over tables that have slices of the same name.
     :param archived: whether Airflow has removed the run itself: the state is then the last that was known.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -11,6 +12,7 @@ from typing import Any, NamedTuple
 from airflow.models.asset import AssetModel, TaskOutletAssetReference
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.models.xcom import XComModel
@@ -27,6 +29,7 @@ from airflow_provider_raydatallm.page.answers import (
     TasksPage,
     Try,
 )
+from airflow_provider_raydatallm.task.schedule import schedule_timezone
 from airflow_provider_raydatallm.task.slice_entry import (
     ENTRY_CHARACTERS,
     INDEX_KEY,
@@ -40,6 +43,8 @@ try:
     from airflow.models.asset_state_store import AssetStateStoreModel
 except ImportError:  # before Airflow 3.3
     AssetStateStoreModel = None  # type: ignore[assignment,misc]
+
+log = logging.getLogger(__name__)
 
 #: States of a task that waits for a worker, or to be tried again; None is that of a cleared one.
 _QUEUED = {None, "scheduled", "queued", "up_for_retry", "up_for_reschedule", "restarting"}
@@ -117,7 +122,12 @@ def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit:
         if len(runs) < limit and offset + len(runs) < total:
             later = _latest_first(kept).offset(max(offset - count, 0)).limit(limit - len(runs))
             runs += [_of_kept(row) for row in session.execute(_kept_with_states(dag_id, task_id, later))]
-    readable = [run.line for run in runs if run is not None]
+    timezone = _schedule_timezone(session, dag_id)
+    readable = [
+        run.line.model_copy(update={"timezone": timezone or run.line.timezone})
+        for run in runs
+        if run is not None
+    ]
     dag = session.get(DagModel, dag_id)
     return SlicesPage(
         slices=readable,
@@ -155,6 +165,19 @@ def _list_without_slice(session: Session, dag_id: str, task_id: str) -> list[Run
         )
         for run_id, run_date, partition_key, state in rows
     ]
+
+
+def _schedule_timezone(session: Session, dag_id: str) -> str | None:
+    """Returns the timezone of the DAG's schedule as it is now; None where it cannot be known."""
+    try:
+        serialized = SerializedDagModel.get(dag_id, session=session)
+        if serialized is None:
+            return None
+        serialized.load_op_links = False
+        return str(schedule_timezone(serialized.dag))
+    except Exception as e:  # of a timetable that is not installed here, say
+        log.info("The page takes the timezone of DAG %s from its runs: %s", dag_id, e)
+        return None
 
 
 def _next_start(dag: DagModel) -> datetime | None:

@@ -6,11 +6,16 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import pendulum
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.models.asset import AssetModel, TaskOutletAssetReference
 from airflow.models.dag import DagModel
+from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.xcom import XComModel
+from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronTriggerTimetable
+from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
+from airflow.timetables.events import EventsTimetable
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session, sessionmaker
@@ -21,7 +26,7 @@ from airflow_provider_raydatallm.page import app, storage
 from airflow_provider_raydatallm.page.answers import SliceLine, Stored
 from airflow_provider_raydatallm.page.index import RunOfSlice
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
-from tests.support.slice_index import BEGIN, Run, clean_runs, figures, keep_runs, write_runs
+from tests.support.slice_index import BEGIN, Run, clean_runs, figures, keep_runs, write_dag, write_runs
 from tests.support.waiting import wait_for
 
 ClientOf = Callable[[str | None], TestClient]
@@ -333,6 +338,27 @@ def test_next_start_is_that_of_the_interval_or_of_the_partition(
             session.commit()
             start = get(client_of(BOB), "dags/photos/tasks/next/slices")["next_start"]
             assert (start and dt.datetime.fromisoformat(start)) == expected
+
+
+def test_timezone_is_that_of_the_schedule_as_the_database_has_it(
+    client_of: ClientOf, database: sessionmaker[Session]
+) -> None:
+    in_taipei = CronTriggerTimetable("0 0 * * *", timezone="Asia/Taipei")
+    in_seoul = EventsTimetable([pendulum.datetime(2026, 1, 1, tz="Asia/Seoul")])
+    with database() as session:
+        write_runs(session, "photos", "zone", [Run("2026-01-01", run_id="z", entry=figures(timezone="UTC"))])
+        version = write_dag(session, "photos")
+        for timetable, expected in ((in_taipei, "Asia/Taipei"), (in_seoul, "UTC")):
+            dag = DAG("photos", schedule=AssetOrTimeSchedule(timetable=timetable, assets=[Asset("a")]))
+            session.execute(delete(SerializedDagModel))
+            row = SerializedDagModel(LazyDeserializedDAG(data=DagSerialization.to_dict(dag)))
+            row.dag_version_id = version
+            session.add(row)
+            session.commit()
+            lines = get(client_of(BOB), "dags/photos/tasks/zone/slices")["slices"]
+            assert [line["timezone"] for line in lines] == [expected]
+        session.execute(delete(SerializedDagModel))
+        session.commit()
 
 
 def test_only_the_bundle_is_kept_by_browsers(client_of: ClientOf, database: sessionmaker[Session]) -> None:

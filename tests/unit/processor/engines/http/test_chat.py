@@ -51,6 +51,20 @@ def test_body_has_the_parameters_as_they_are_and_what_they_cannot_change() -> No
     assert body_of(tools=[TOOL])["tools"] == [TOOL]
 
 
+@pytest.mark.parametrize(
+    ("params", "tokens"),
+    [
+        ({"max_tokens": 5}, 5),
+        ({"max_tokens": 5, "n": 4}, 20),
+        ({"max_completion_tokens": 7}, 7),
+        ({"n": 4}, 0),
+    ],
+)
+def test_request_says_how_many_tokens_all_of_its_texts_may_take(params: dict[str, Any], tokens: int) -> None:
+    [request] = api()([json.dumps({"messages": MESSAGES, "sampling_params": params})])
+    assert request.total_tokens == tokens
+
+
 def test_schema_is_strict_where_openai_can_enforce_it() -> None:
     properties = {"a": {"type": "string"}}
     open_schema = {"type": "object", "properties": properties, "required": ["a"]}

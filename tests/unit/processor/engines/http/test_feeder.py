@@ -527,7 +527,8 @@ def test_rate_limit_holds_for_all_rows() -> None:
 
     with endpoint(respond) as served:
         feed(served, [str(i) for i in range(300)], requests_per_minute=6000, requests_in_flight=100)
-    assert 299 / (times[-1] - times[0]) == pytest.approx(100, rel=0.1)
+    made_up_s = 0.6  # of what a busy machine is late
+    assert times[-1] - times[0] > 299 / 100 - made_up_s - 0.1
 
 
 def test_vectors_and_a_lone_row_without_one() -> None:

@@ -15,7 +15,7 @@ class RayLLMInputError(AirflowFailException):
 
 
 class RayConnectionError(RayLLMInputError):
-    """The Airflow connection is missing or invalid, or the cluster refuses its token."""
+    """The Airflow connection is invalid, or the cluster refuses its token."""
 
 
 class RayClusterUnfitError(RayLLMInputError):
@@ -48,7 +48,11 @@ class RayJobStoppedError(RayLLMJobError):
 
 
 class RayUnreachableError(RayLLMJobError):
-    """The cluster's Jobs API did not answer within the time allowed."""
+    """The cluster's Jobs API, or what keeps Airflow's connections, did not answer within the time allowed."""
+
+
+class RayConnectionNotFoundError(RayLLMJobError):
+    """Airflow has no such connection. A retry succeeds once it was added, or its secrets backend is back."""
 
 
 #: What Airflow raises for each `contract.errors.SliceError.kind`.

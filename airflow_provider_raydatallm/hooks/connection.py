@@ -75,7 +75,8 @@ class RaySettings:
 
     @property
     def is_local(self) -> bool:
-        return self.address == "local"
+        """Whether it is an embedded head: one that runs (`for_local_head`) has an address of its own."""
+        return self.address == "local" or not self.use_environment
 
     @classmethod
     def from_connection(cls, connection: Connection) -> RaySettings:

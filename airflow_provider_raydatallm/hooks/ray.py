@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import AsyncIterator, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__, as mask_secret is not
 
-from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
+from airflow_provider_raydatallm.exceptions import (
+    RayConnectionError,
+    RayConnectionNotFoundError,
+    RayUnreachableError,
+)
+from airflow_provider_raydatallm.hooks import lookup
 from airflow_provider_raydatallm.hooks.connection import CONNECT_TIMEOUT_S, RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import SharedClient, client_options
 from airflow_provider_raydatallm.hooks.jobs_api import Backoff, Flow, HttpRequest, JobInfo
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
     import httpx
 
 T = TypeVar("T")
+
+#: Of a lookup that a hook whose connection was read before does without.
+_NOT_READ = (RayConnectionNotFoundError, RayUnreachableError)
 
 
 class RayHook(BaseHook):
@@ -55,8 +61,17 @@ class RayHook(BaseHook):
 
     @cached_property
     def settings(self) -> RaySettings:
-        """:raises RayConnectionError: when the connection is missing or cannot be used."""
-        return self._with_local_head(self._read_connection())
+        """
+        :raises RayConnectionError: when the connection cannot be used.
+        :raises RayConnectionNotFoundError, RayUnreachableError: when there is none, or it cannot be read now.
+        """
+        try:
+            settings = self._read_connection()
+        except _NOT_READ:
+            if self._last_settings is None:
+                raise
+            return self._last_settings
+        return self._with_local_head(settings)
 
     def get_conn(self) -> httpx.Client:
         """Returns a client of the cluster's Jobs API, which the caller closes."""
@@ -122,16 +137,16 @@ class RayHook(BaseHook):
 
     def reread(self) -> None:
         """Makes the next call of a waiter read the connection again: its token may have been replaced. One
-        that was deleted meanwhile is used as it was."""
+        that was deleted meanwhile, or cannot be read, is used as it was."""
         self._last_settings = self.__dict__.pop("settings", self._last_settings)
 
     async def _aclient(self) -> SharedClient:
         if "settings" not in self.__dict__:
             try:
-                connection = await self.aget_connection(self.ray_conn_id)
-            except AirflowNotFoundException as e:
+                connection = await lookup.aget_connection(self.ray_conn_id, advice=self._advice)
+            except _NOT_READ:
                 if self._last_settings is None:
-                    raise self._not_found() from e
+                    raise
                 self.settings = self._last_settings
             else:
                 self.settings = await asyncio.to_thread(
@@ -167,11 +182,9 @@ class RayHook(BaseHook):
 
     @property
     def is_local(self) -> bool:
-        """Whether it is an embedded Ray on this machine; False when the connection cannot be read."""
-        try:
-            return self._read_connection().is_local
-        except RayConnectionError:
-            return False
+        """Whether it is an embedded Ray on this machine."""
+        settings = self.__dict__.get("settings") or self._read_connection()
+        return settings.is_local
 
     @property
     def engine_profiles(self) -> Mapping[str, Mapping[str, Any]]:
@@ -179,23 +192,14 @@ class RayHook(BaseHook):
         return self._read_connection().engines
 
     def _read_connection(self) -> RaySettings:
-        try:
-            connection = self.get_connection(self.ray_conn_id)
-        except AirflowNotFoundException as e:
-            raise self._not_found() from e
+        connection = lookup.get_connection(self.ray_conn_id, advice=self._advice)
         return RaySettings.from_connection(connection)
 
-    def _not_found(self) -> RayConnectionError:
-        variable = f"AIRFLOW_CONN_{self.ray_conn_id.upper()}"
-        if variable in os.environ:
-            return RayConnectionError(
-                f"connection {self.ray_conn_id!r}: Airflow cannot read what {variable} holds: write a URI or "
-                "a JSON object, with a number as its port, such as "
-                '{"conn_type": "ray", "host": "http://ray-head:8265"}'
-            )
-        return RayConnectionError(
-            f"there is no connection {self.ray_conn_id!r}: add one of type 'ray' with the Jobs address as "
-            f"its host (or 'local' for an embedded Ray on this machine), such as {variable}='ray://local'"
+    @property
+    def _advice(self) -> str:
+        return (
+            "add one of type 'ray' with the Jobs address as its host (or 'local' for an embedded Ray on this "
+            f"machine), such as AIRFLOW_CONN_{self.ray_conn_id.upper()}='ray://local'"
         )
 
     def _next_step(

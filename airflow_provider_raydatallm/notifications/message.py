@@ -39,9 +39,12 @@ _STATES = {
 _WAITING = "waits for a worker"
 #: States after which nothing more is to come in this run.
 _DONE = frozenset({"published", "unchanged", "attached", "empty", "kept", "skipped", "success", "removed"})
-_FAILED = frozenset({"failed", "up_for_retry"})
-
-_KEPT = "Finished rows are kept: clear the task, and it goes on with the rest"
+#: What continues a slice, by its task's state.
+_GOES_ON = {
+    "failed": "clear the task, and it goes on with the rest",
+    "up_for_retry": "the next try goes on with the rest, and nobody needs to do anything",
+}
+_KEPT = "Finished rows are kept: {goes_on}"
 #: What to do about the classes of `exceptions`, and Airflow's own.
 _ADVICE = {
     "RayLLMInputError": "The DAG, the connection or the data is wrong, and a retry ends the same way: the "
@@ -51,13 +54,15 @@ _ADVICE = {
     "RayModelNotFoundError": "The model is not at model_source, is incomplete, or needs a permission "
     "(model_conn_id)",
     "RayLLMJobError": f"The Ray job ended without publishing. {_KEPT}",
-    "RayQueueTimeoutError": "The cluster had no room within limits.queue, and nothing was spent: free some, "
-    "then clear the task",
+    "RayQueueTimeoutError": "The cluster had no room within limits.queue, and nothing was spent. If it "
+    "has some now, {goes_on}",
     "RayOutOfMemoryError": "The GPU's memory was too small: lower max_num_seqs, max_model_len or "
     "gpu_memory_utilization in engine.kwargs, or spread the model over more GPUs",
     "RayEngineDiedError": f"A process or a node of the job died. {_KEPT}",
     "RayJobStoppedError": f"The job was stopped: by a person, by its task, or by limits.orphan. {_KEPT}",
-    "RayUnreachableError": "The cluster does not answer. The job may run on: the task's next try finds it",
+    "RayUnreachableError": "The cluster, or what keeps Airflow's connections, does not answer. The job may "
+    "run on: the task's next try finds it",
+    "RayConnectionNotFoundError": "Airflow has no such connection: add it. Then {goes_on}",
     "AirflowTaskTimeout": f"execution_timeout has passed. {_KEPT}",
     "BaseException": "The log says why",
 }
@@ -112,7 +117,7 @@ class SliceStatus:
         return [line for line in self._lines() if line]
 
     def _lines(self) -> Iterator[str]:
-        if self.state in _FAILED:
+        if self.state in _GOES_ON:
             yield self._error_line()
         elif self.progress is not None and self.state not in _DONE:
             yield _plain(progress_text(dict(self.progress)))
@@ -121,10 +126,12 @@ class SliceStatus:
             yield self._rates_line(self.figures)
 
     def _error_line(self) -> str:
+        goes_on = _GOES_ON[self.state or ""]
         if not self.error:
-            return _NO_ERROR if self.error is not None else _ADVICE["BaseException"]
+            advice = _NO_ERROR if self.error is not None else _ADVICE["BaseException"]
+            return advice.format(goes_on=goes_on)
         advice = next((_ADVICE[name] for name in self.error if name in _ADVICE), "")
-        return f"{_plain(self.error[0])}. {advice}" if advice else _plain(self.error[0])
+        return ". ".join(filter(None, [_plain(self.error[0]), advice.format(goes_on=goes_on)]))
 
     def _counts_line(self, figures: SliceEntry) -> str:
         planned, succeeded, quarantined = (

@@ -304,7 +304,8 @@ class Limits(TypedDict, total=False):
     :param orphan: time without a waiting task after which the job ends, with finished rows kept; at least a
         minute. Meanwhile it publishes nothing. None or "never": it never ends, and publishes. Default: 30
         minutes.
-    :param reconnect: how long the cluster may be away, or refuse the token. Default: 10 minutes.
+    :param reconnect: how long the cluster, or a secrets backend, may be away, or the token refused. Default:
+        10 minutes.
     :param finish_by: when the slice should be finished: a duration from the run's start, or a time of day
         (`"07:00"`, in the schedule's timezone). A job that will be late logs this early, with the workers it
         would need; it is not stopped.

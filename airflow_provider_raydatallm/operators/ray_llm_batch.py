@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.operators.slice_task import SliceTask
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import arguments, submission
+from airflow_provider_raydatallm.task.job.record import SERIES, try_series
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 from airflow_provider_raydatallm.task.run_slice import other_names_of_run, slice_of_run
 from airflow_provider_raydatallm.task.schedule import schedule_timezone
@@ -298,9 +299,13 @@ class RayLLMBatchOperator(SliceTask):
     def _build_submission(self, context: Context) -> JobSubmission:
         ti = context["ti"]
         job, user_packages = self.slice_job(context)
+        has_scope = "engine_scope" in job.model_fields_set
+        if not has_scope and job.can_share_engine and RayHook(self.ray_conn_id).is_local:
+            job = job.model_copy(update={"engine_scope": "shared"})
         ids = {n: str(getattr(ti, n)) for n in ("dag_id", "task_id", "run_id", "map_index", "try_number")}
         ids["dag_version_id"] = str(getattr(ti, "dag_version_id", None) or "")
         ids["run_start"] = str(context["dag_run"].start_date or "")
+        ids[SERIES] = try_series(ti, context["dag_run"])
         return JobSubmission(
             job=job,
             packages=user_packages,
@@ -345,8 +350,6 @@ class RayLLMBatchOperator(SliceTask):
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
         run_fields = {**self._slice_fields(context, fields), "code_hash": packages.code_hash(user_packages)}
         job = submission.build_spec(self.task_id, {**fields, **run_fields})
-        if "engine_scope" not in fields and job.can_share_engine and RayHook(self.ray_conn_id).is_local:
-            job = job.model_copy(update={"engine_scope": "shared"})
         return job, user_packages
 
     def _slice_fields(self, context: Context, fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from airflow_provider_raydatallm.contract.log.progress_text import result_lines
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMJobError
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
-from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage.assets import record_asset_events
 from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
 from airflow_provider_raydatallm.links.output import OutputLink, output_url
@@ -32,7 +31,7 @@ from airflow_provider_raydatallm.links.slice_page import SlicePageLink
 from airflow_provider_raydatallm.task import own_xcom, submission, telemetry
 from airflow_provider_raydatallm.task.airflow_features import partition_key, runs_inline
 from airflow_provider_raydatallm.task.job import verdict as job_verdict
-from airflow_provider_raydatallm.task.job.cancel import TaskAttempt, still_waits, stop_own_job
+from airflow_provider_raydatallm.task.job.cancel import still_waits, stop_own_job
 from airflow_provider_raydatallm.task.job.log_entries import clean
 from airflow_provider_raydatallm.task.job.record import DeferredJob
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
@@ -113,7 +112,9 @@ class SliceTask(SliceLineage, TextTemplates):
                 return self._finish(context, job, result)
             if (running_job := tracker.find_job(may_list=turn is None)) is not None:
                 return self._wait(context, tracker, running_job)
-            if (report := submission.read_finished_report(tracker.submission)) is not None:
+            # Which store that is, a connection may say.
+            report = tracker.keep_trying(lambda: submission.read_finished_report(tracker.submission))
+            if report is not None:
                 return self._succeed(context, tracker, job, None, report)
             return self._submit(context, tracker, turn)
 
@@ -139,7 +140,7 @@ class SliceTask(SliceLineage, TextTemplates):
             if verdict is None:  # of a triggerer with another version of the provider: ask the job again
                 if ref is None:
                     raise RayLLMJobError(f"cannot read what the triggerer says of the job: {event}")
-                verdict = _run_async(self._wait_unless_killed(ref, tracker.task))
+                verdict = _run_async(self._wait_unless_killed(ref, tracker))
             return self._conclude(context, tracker, slice_job, ref, verdict)
 
     def on_kill(self) -> None:
@@ -149,7 +150,7 @@ class SliceTask(SliceLineage, TextTemplates):
         if self._interrupt is not None:
             self._interrupt()
         elif not self._executing and self._tracker is not None and self._tracker.job is not None:
-            _run_async(self._stop(self._tracker.job, self._tracker.task))
+            _run_async(self._stop(self._tracker.job, self._tracker))
 
     @property
     def _defers(self) -> bool:
@@ -205,7 +206,7 @@ class SliceTask(SliceLineage, TextTemplates):
             if not _run_async(self._unless_killed(gate.enter(has_turn=has_turn, holds=not defers))):
                 from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
 
-                place = replace(place, local_head=RayHook(place.ray_conn_id).local_head)
+                place = replace(place, local_head=gate.local_head)
                 self.defer(trigger=SubmissionTurnTrigger(asdict(place)), method_name="execute_in_turn")
             if gate.held_s > _CREDENTIALS_SECONDS:
                 tracker.renew_submission()
@@ -215,37 +216,38 @@ class SliceTask(SliceLineage, TextTemplates):
     def _wait(self, context: Context, tracker: JobTracker, job: JobRef) -> dict[str, Any]:
         slice_job = tracker.submission.job
         self.record_run(slice_job, ray_job_id=job.submission_id)
-        hook = RayHook(job.ray_conn_id)
-        job = replace(job, url=hook.job_url(job.submission_id))
+        hook = tracker.hook_of(job)
+        job = replace(job, url=tracker.keep_trying(lambda: hook.job_url(job.submission_id), hook))
         own_xcom.push(context["ti"], RayJobLink.xcom_key, job.url)
         has_ended = job.submission_id == tracker.ended_job
         if self._defers and not has_ended:
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
-            self._stop_if_marked(job, tracker.task)
+            self._stop_if_marked(job, tracker)
             # The triggerer may run on another machine, and must not start a Ray of its own there.
             job = replace(job, local_head=hook.local_head)
             trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)
             kwargs = DeferredJob(job, slice_job, tracker.record).to_kwargs()
             self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
-        verdict = _run_async(self._wait_unless_killed(job, tracker.task))
+        verdict = _run_async(self._wait_unless_killed(job, tracker))
         return self._conclude(context, tracker, slice_job, job, verdict)
 
-    def _stop_if_marked(self, job: JobRef, attempt: TaskAttempt) -> None:
+    def _stop_if_marked(self, job: JobRef, tracker: JobTracker) -> None:
         """Airflow refuses to defer a task that was marked while its job was submitted: no trigger would stop
         the job then, and nobody wait for it."""
         try:
-            is_wanted = _run_async(still_waits(job.submission_id, attempt))
+            is_wanted = _run_async(still_waits(job.submission_id, tracker.task, tracker.is_recorded))
         except AirflowRuntimeError as e:  # the API server is busy or away; deferring tells
             self.log.warning("Cannot ask Airflow whether the task was marked meanwhile: %s", e)
             return
         if not is_wanted:
-            _run_async(self._stop(job, attempt))
+            _run_async(self._stop(job, tracker))
             raise RayJobStoppedError("Airflow no longer wants this task to wait for its job")
 
-    async def _wait_unless_killed(self, job: JobRef, attempt: TaskAttempt) -> job_verdict.Verdict:
-        waiting = wait_for_job(job, self.log, partial(still_waits, job.submission_id, attempt))
-        return await self._unless_killed(waiting, partial(self._stop, job, attempt))
+    async def _wait_unless_killed(self, job: JobRef, tracker: JobTracker) -> job_verdict.Verdict:
+        asks = partial(still_waits, job.submission_id, tracker.task, tracker.is_recorded)
+        waiting = wait_for_job(job, self.log, asks, hook=tracker.hook_of(job))
+        return await self._unless_killed(waiting, partial(self._stop, job, tracker))
 
     async def _unless_killed(
         self, work: Coroutine[Any, Any, T], stop: Callable[[], Coroutine[Any, Any, None]] | None = None
@@ -269,11 +271,12 @@ class SliceTask(SliceLineage, TextTemplates):
         finally:
             self._interrupt = None
 
-    async def _stop(self, job: JobRef, attempt: TaskAttempt) -> None:
+    async def _stop(self, job: JobRef, tracker: JobTracker) -> None:
         if not self.cancel_on_kill:
             self.log.info("Leaving Ray job %s running; the task's next try waits for it.", job.submission_id)
             return
-        await stop_own_job(job, attempt, self.log, deferred=False, timeout_s=_STOP_SECONDS)
+        hook = tracker.hook_of(job)
+        await stop_own_job(job, tracker.task, self.log, hook, deferred=False, timeout_s=_STOP_SECONDS)
 
     def _conclude(
         self,
@@ -292,12 +295,16 @@ class SliceTask(SliceLineage, TextTemplates):
             raise AirflowTaskTimeout(f"execution_timeout {self.execution_timeout} has passed")
         if isinstance(verdict, job_verdict.ClusterUnreachable):
             if verdict.refused and ref is not None and ref.local_head is not None:
-                _run_async(self._stop(ref, tracker.task))  # the triggerer could not: this worker may
+                _run_async(self._stop(ref, tracker))  # the triggerer could not: this worker may
+            raise error_of(verdict, job_id)
+        if isinstance(verdict, job_verdict.Unconfirmed):
+            if ref is not None:
+                _run_async(self._stop(ref, tracker))
             raise error_of(verdict, job_id)
         if isinstance(verdict, job_verdict.EndedWithoutReport):
             self.log.warning("The job ended without a report; checking the store from the cluster")
             status_job = tracker.submit_status_job(slice_job, job_id)
-            status_verdict = _run_async(self._wait_unless_killed(status_job, tracker.task))
+            status_verdict = _run_async(self._wait_unless_killed(status_job, tracker))
             if isinstance(status_verdict, job_verdict.Finished):
                 verdict = job_verdict.Finished(status_verdict.report)
         if isinstance(verdict, job_verdict.Finished):

@@ -14,10 +14,8 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
-
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
+from airflow_provider_raydatallm.hooks import lookup
 from airflow_provider_raydatallm.hooks.masking import mask
 
 if TYPE_CHECKING:
@@ -99,17 +97,16 @@ def session_credentials_env(
     :param allow_static: send keys without a session as they are, instead of asking STS for a session.
     :param session_name: name of a role's session in the store's own logs; adapted to STS' rules.
     :param policy_of: returns the policy of a role's session (`session_policy`); a user's session takes none.
-    :raises RayLLMInputError: when the connection is unknown or not of AWS, holds no usable credentials, or
-        STS refuses a session.
-    :raises RayLLMJobError: when STS cannot be reached.
+    :raises RayLLMInputError: when the connection is not of AWS, holds no usable credentials, or STS refuses a
+        session.
+    :raises RayLLMJobError: when STS cannot be reached, or Airflow does not give the connection
+        (`hooks.lookup`).
     """
-    try:
-        connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as e:
-        raise RayLLMInputError(
-            f"storage_conn_id: there is no connection {conn_id!r}: add one of type 'aws', or leave "
-            "storage_conn_id out to use the identity of the cluster's nodes"
-        ) from e
+    connection = lookup.get_connection(
+        conn_id,
+        advice="add one of type 'aws', or leave storage_conn_id out to use the identity of the cluster's "
+        "nodes",
+    )
     settings = AwsSettings(connection)
     credentials = _get_credentials(settings, allow_static, session_name, policy_of)
     variables = {

@@ -9,7 +9,12 @@ from airflow_provider_raydatallm import exceptions
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
 from airflow_provider_raydatallm.task.job.failure import explain_failure
-from airflow_provider_raydatallm.task.job.verdict import ClusterUnreachable, EndedWithoutReport, Failed
+from airflow_provider_raydatallm.task.job.verdict import (
+    ClusterUnreachable,
+    EndedWithoutReport,
+    Failed,
+    Unconfirmed,
+)
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 
 #: Outcomes whose figures are those of an earlier job.
@@ -37,8 +42,16 @@ def build_result(
     )
 
 
-def error_of(verdict: Failed | EndedWithoutReport | ClusterUnreachable, job_id: str) -> Exception:
+def error_of(
+    verdict: Failed | EndedWithoutReport | ClusterUnreachable | Unconfirmed, job_id: str
+) -> Exception:
     """Returns the exception to raise; its message begins with the root cause."""
+    if isinstance(verdict, Unconfirmed):
+        return exceptions.RayJobStoppedError(
+            f"{verdict.reason}. Ray job {job_id} answered its rows, and published nothing: for limits.orphan "
+            "it waited in vain for Airflow's word that the task waits for it. Finished rows are kept: the "
+            "task's next run publishes them"
+        )
     if isinstance(verdict, Failed):
         return exceptions.BY_KIND.get(verdict.kind, exceptions.RayLLMJobError)(verdict.message)
     if isinstance(verdict, ClusterUnreachable):

@@ -13,8 +13,6 @@ from urllib.parse import SplitResult, urlsplit
 
 import pydantic
 import pydantic_core
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from airflow_provider_raydatallm.contract.addresses import check_absolute
 from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_profile, label
@@ -25,6 +23,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import ADDRESSES, MAY_H
 from airflow_provider_raydatallm.contract.spec.tasks import TASKS
 from airflow_provider_raydatallm.contract.spec_problems import describe_problems
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.hooks import lookup
 from airflow_provider_raydatallm.hooks.connection import with_brackets
 from airflow_provider_raydatallm.hooks.masking import mask
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
@@ -194,13 +193,11 @@ def credentials_env(
 
 def _model_token(conn_id: str, endpoint_url: str | None) -> str:
     """:param endpoint_url: to which the token is a key; None for a model hub's."""
-    try:
-        connection = BaseHook.get_connection(conn_id)
-    except AirflowNotFoundException as e:
-        raise RayLLMInputError(
-            f"model_conn_id: there is no connection {conn_id!r}: add one of type 'huggingface' or 'generic' "
-            "with the model hub's access token as its password"
-        ) from e
+    connection = lookup.get_connection(
+        conn_id,
+        advice="model_conn_id needs one of type 'huggingface' or 'generic' with the access token as its "
+        "password",
+    )
     if connection.conn_type not in _MODEL_CONNECTIONS:
         # Whoever names a connection must not have any password of Airflow's sent to the cluster.
         raise RayLLMInputError(

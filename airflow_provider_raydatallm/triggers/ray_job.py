@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cached_property
 from typing import Any
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError
+from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.task.airflow_features import HAS_TRIGGER_ON_KILL
 from airflow_provider_raydatallm.task.job.cancel import TaskAttempt, still_waits, stop_own_job
 from airflow_provider_raydatallm.task.job.verdict import ClusterUnreachable, TimedOut, Verdict, to_event
@@ -33,6 +35,12 @@ class RayJobTrigger(TaskTrigger):
         self.job = job
         self.cancel_on_kill = cancel_on_kill
 
+    @cached_property
+    def _hook(self) -> RayHook:
+        """Of the waiting and of the stop, which so needs no lookup."""
+        job = JobRef(**self.job)
+        return RayHook(job.ray_conn_id, job.local_head)
+
     def serialize(self) -> tuple[str, dict[str, Any]]:
         path = f"{type(self).__module__}.{type(self).__qualname__}"
         return path, {"job": self.job, "cancel_on_kill": self.cancel_on_kill}
@@ -46,7 +54,7 @@ class RayJobTrigger(TaskTrigger):
             verdict = ClusterUnreachable(str(e), refused=True)
         else:
             try:
-                verdict = await wait_for_job(job, self.log, self._still_waits)
+                verdict = await wait_for_job(job, self.log, self._still_waits, hook=self._hook)
             except asyncio.CancelledError:
                 # Whoever ended it: a job whose task is still deferred is left alone.
                 if not HAS_TRIGGER_ON_KILL and self.task_instance is not None:
@@ -75,7 +83,7 @@ class RayJobTrigger(TaskTrigger):
         if not self.cancel_on_kill:
             return
         job, attempt = JobRef(**self.job), TaskAttempt.from_task_instance(self.task_instance)
-        await stop_own_job(job, attempt, self.log, deferred=deferred, timeout_s=_STOP_SECONDS)
+        await stop_own_job(job, attempt, self.log, self._hook, deferred=deferred, timeout_s=_STOP_SECONDS)
 
 
 def refuse_another_machine(ray_conn_id: str, local_head: str | None) -> None:

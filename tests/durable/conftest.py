@@ -17,6 +17,7 @@ from tests.support.outcomes import Outcomes, table_of
 from tests.support.paths import ROOT
 from tests.support.ray_door import Cluster
 from tests.support.scene import Scene
+from tests.support.sealed_backend import Vault
 from tests.support.smtp_server import MailServer, mail_server
 from tests.support.tables import Table
 
@@ -49,7 +50,13 @@ def mails() -> Iterator[MailServer]:
 
 
 @pytest.fixture(scope="package")
-def airflow(cluster: Cluster, data: Path, mails: MailServer) -> Iterator[Airflow]:
+def vault(data: Path) -> Vault:
+    """What every process of `airflow` asks first for a connection. It is open, and has none."""
+    return Vault(data / "vault")
+
+
+@pytest.fixture(scope="package")
+def airflow(cluster: Cluster, data: Path, mails: MailServer, vault: Vault) -> Iterator[Airflow]:
     """All of Airflow, and the cluster, running."""
     environment = {
         "AIRFLOW_CONN_RAY_DEFAULT": cluster.connection,
@@ -63,6 +70,7 @@ def airflow(cluster: Cluster, data: Path, mails: MailServer) -> Iterator[Airflow
         "AIRFLOW__RAY_LLM__MAX_WAITING_JOBS": str(MAX_WAITING_JOBS),
         "AIRFLOW__RAY_LLM__SHOW_SAMPLES": "true",
         "DURABLE_ENGINES": os.pathsep.join(map(str, _ENGINES)),
+        **vault.environment,
     }
     airflow = Airflow(_HERE / "dags", environment)
     head = threading.Thread(target=cluster.start)

@@ -23,6 +23,7 @@ import psutil
 from airflow_provider_raydatallm.hooks.jobs_api import TERMINAL
 from airflow_provider_raydatallm.local_ray.head import LocalHead, ensure_head, free_ports, stop_head
 from airflow_provider_raydatallm.local_ray.processes import find_processes
+from tests.support.airflow_rest import LIMIT
 
 #: Logical: enough for the small jobs of as many slices as Airflow runs at once.
 _CPUS = 32
@@ -58,7 +59,7 @@ class Cluster:
 
     def start(self) -> None:
         """Start the head, or another after `kill`: it knows nothing of the jobs of the one before."""
-        self._head = ensure_head(self.folder, min_cpus=_CPUS)
+        self._head = ensure_head(self.folder, min_cpus=_CPUS, timeout=LIMIT)
         self._open()
 
     def kill(self) -> None:

@@ -30,6 +30,11 @@ class Table:
             rows = {"id": range(ROWS), "name": names or _names(key)}
             pq.write_table(pa.table(rows), folder / "rows.parquet")
 
+    def replace_input(self, key: str) -> None:
+        """Its rows are others now."""
+        file = self.folder / "in" / f"ds={key}" / "rows.parquet"
+        pq.write_table(pa.table({"id": range(ROWS), "name": [f"other {n}" for n in _names(key)]}), file)
+
     def rows_right(self, key: str) -> bool:
         """Whether the slice is published, with each input row once, in order, beside its own answer."""
         folder = self.folder / "out" / f"ds={key}"

@@ -7,7 +7,8 @@ after the next attempt has found the job, or after another triggerer has taken o
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from airflow_provider_raydatallm.task.queue.places import task_key
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.task.job.waiter import JobRef, TaskLog
 
+#: Between two tries to stop a job.
+_AGAIN_SECONDS = 0.5
 #: XCom of the attempt that waits for a job: the attempt's number and the job's id.
 OWNER_KEY = "ray_llm_job"
 
@@ -70,26 +73,42 @@ def has_other_waiter(
     )
 
 
-async def still_waits(submission_id: str, attempt: TaskAttempt) -> bool:
+async def still_waits(
+    submission_id: str, attempt: TaskAttempt, is_recorded: Callable[[], bool] | None = None
+) -> bool:
     """Whether Airflow still wants this attempt to wait for the job: not when the task was marked, cleared or
-    given up, or its run deleted, while this process, or its machine, hung."""
+    given up, or its run deleted, while this process, or its machine, hung.
+
+    The owner's record may be gone: people and clean-up jobs delete XComs. Then the task's state decides: one
+    that is deferred has no other attempt that runs; for one that runs, its own record does.
+
+    :param is_recorded: of an attempt that waits on its worker: whether Airflow keeps a record of the job for
+        this attempt (`JobTracker.is_recorded`).
+    """
     from airflow.sdk.execution_time import task_runner
 
     if not hasattr(task_runner, "SUPERVISOR_COMMS"):
         return True  # an operator that is run by hand: Airflow does not know of it
     owner, state = await asyncio.to_thread(_read_owner_and_state, attempt)
-    return state in ("running", "deferred") and owner == attempt.owner_record(submission_id)
+    if isinstance(owner, dict):
+        return state in ("running", "deferred") and owner == attempt.owner_record(submission_id)
+    if is_recorded is None:
+        return state == "deferred"
+    return state == "running" and await asyncio.to_thread(is_recorded)
 
 
 async def stop_own_job(
-    ref: JobRef, attempt: TaskAttempt, log: TaskLog, *, deferred: bool, timeout_s: float
+    ref: JobRef, attempt: TaskAttempt, log: TaskLog, hook: RayHook, *, deferred: bool, timeout_s: float
 ) -> None:
     """Asks a job to stop, unless another attempt or triggerer waits for it.
 
-    Leaves the job to its `orphan_timeout` when Airflow or the cluster does not respond within `timeout_s`.
+    Tries again for `timeout_s` while Airflow, the connection or the cluster does not answer. Then the job is
+    left to its `orphan_timeout`.
+
+    :param hook: to the job's cluster; it starts no embedded Ray if the job is on one.
     """
     try:
-        await asyncio.wait_for(_stop(ref, attempt, log, deferred), timeout_s)
+        await keep_trying(lambda: _stop(ref, attempt, log, hook, deferred), hook, timeout_s)
     except (TimeoutError, AirflowRuntimeError, RayLLMJobError, RayLLMInputError) as e:
         log.warning(
             "Could not stop Ray job %s (%s: %s); it ends after its limits.orphan",
@@ -97,14 +116,32 @@ async def stop_own_job(
         )  # fmt: skip
 
 
-async def _stop(ref: JobRef, attempt: TaskAttempt, log: TaskLog, deferred: bool) -> None:
+async def keep_trying(stop: Callable[[], Awaitable[None]], hook: RayHook, timeout_s: float) -> None:
+    """Stops a job; tries again while Airflow, the connection or the cluster does not answer.
+
+    :param hook: that `stop` uses.
+    :raises Exception: the last error, when `timeout_s` have passed.
+    """
+    error: Exception = TimeoutError()
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(timeout_s):
+            while True:
+                try:
+                    return await stop()
+                except (AirflowRuntimeError, RayLLMJobError) as e:
+                    error = e
+                await asyncio.sleep(_AGAIN_SECONDS)
+                hook.reread()
+    raise error
+
+
+async def _stop(ref: JobRef, attempt: TaskAttempt, log: TaskLog, hook: RayHook, deferred: bool) -> None:
     owner, state = await asyncio.to_thread(_read_owner_and_state, attempt)
     if has_other_waiter(ref.submission_id, attempt, owner, state, deferred=deferred):
         log.info("Leaving Ray job %s running; another attempt is waiting for it.", ref.submission_id)
         return
     log.info("Stopping Ray job %s", ref.submission_id)
-    # An embedded Ray is not started for it.
-    await RayHook(ref.ray_conn_id, ref.local_head).acall(jobs_api.stop(ref.submission_id))
+    await hook.acall(jobs_api.stop(ref.submission_id))
 
 
 def _read_owner_and_state(attempt: TaskAttempt) -> tuple[Any, str | None]:

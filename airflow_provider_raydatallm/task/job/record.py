@@ -24,6 +24,19 @@ STATE_KEY = "ray_llm_job"
 FORMAT = 1
 _JOB_ID = re.compile(r"[\w.-]*\w", re.ASCII)
 _IN_METADATA = ("nonce", "spec_hash", "fingerprint", "record_format")
+#: In a job's metadata, see `try_series`.
+SERIES = "try_series"
+
+
+def try_series(ti: Any, dag_run: Any) -> str:
+    """Returns what a try has in common with its retries, and with no try before or after a clear.
+
+    A clear counts in its run, and gives the task new tries; where neither shows it (a clear that leaves the
+    run as it is, of a task with other `retries` than before), the DAG has another version. A clear of another
+    task of the run begins a series, too: what this task has finished is then found where it was published.
+    """
+    clears = getattr(dag_run, "clear_number", None) or 0
+    return f"{clears}-{ti.max_tries}-{getattr(ti, 'dag_version_id', None) or ''}"
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,7 @@ class JobRecord:
     :param spec_hash: hash of the spec and its code; "" when the record cannot tell.
     :param fingerprint: for people who read the record.
     :param try_number: of the attempt that waits for the job, or concluded it.
+    :param try_series: that attempt's, see `try_series`; "" when the record cannot tell.
     :param commits_alone: whether the job runs on when the task is killed or marked (`cancel_on_kill=False`).
     :param submission_count: jobs that this attempt has submitted, with this one.
     :param result: `return_value` of a `concluded` job's task.
@@ -47,6 +61,7 @@ class JobRecord:
     spec_hash: str
     fingerprint: str
     try_number: int
+    try_series: str = ""
     commits_alone: bool = False
     submission_count: int = 1
     taken_over_at: float | None = None
@@ -74,6 +89,7 @@ class JobRecord:
     @classmethod
     def of_listed_job(cls, job: ListedJob, ray_conn_id: str) -> JobRecord:
         kept = {name: job.metadata.get(name) for name in (*_IN_METADATA, "try_number")}
+        kept[SERIES] = job.metadata.get(SERIES, "")
         known = {"phase": "submitted", "ray_conn_id": ray_conn_id, "submission_id": job.submission_id}
         return cast("JobRecord", cls.from_json({**kept, **known}))
 
@@ -89,14 +105,21 @@ class JobRecord:
     def conclude(self, result: dict[str, Any], try_number: int) -> JobRecord:
         return replace(self, phase="concluded", result=result, try_number=try_number)
 
-    def lost_result(self, spec_hash: str, first_try: int, try_number: int) -> dict[str, Any] | None:
+    def answers(self, spec_hash: str, series: str) -> bool:
+        """Whether what the job has published is what an attempt asks for: not when somebody cleared the task
+        since, and so asked anew.
+
+        :param spec_hash, series: of the attempt.
+        """
+        return self.spec_hash == spec_hash and self.try_series == series
+
+    def lost_result(self, spec_hash: str, series: str, try_number: int) -> dict[str, Any] | None:
         """Returns the result of an attempt that died between concluding the job and Airflow's taking note.
 
-        :param spec_hash: of this attempt, which may ask for something else.
-        :param first_try: since somebody cleared the task, and so asked anew.
+        :param spec_hash, series, try_number: of this attempt.
         """
-        is_earlier_try = first_try <= self.try_number < try_number
-        return self.result if is_earlier_try and self.spec_hash == spec_hash else None
+        is_earlier_try = self.try_number < try_number
+        return self.result if is_earlier_try and self.answers(spec_hash, series) else None
 
 
 @cache
@@ -104,9 +127,7 @@ def _adapter() -> pydantic.TypeAdapter[JobRecord]:
     return pydantic.TypeAdapter(JobRecord)
 
 
-def find_listed_job(
-    jobs: Iterable[ListedJob], metadata: Mapping[str, str], first_try: int
-) -> ListedJob | None:
+def find_listed_job(jobs: Iterable[ListedJob], metadata: Mapping[str, str]) -> ListedJob | None:
     """Returns a task's newest job; one that runs rather than one that ended.
 
     The names of a DAG, a run and a task do not tell two Airflows apart that share a cluster, nor a run that
@@ -114,7 +135,6 @@ def find_listed_job(
     starts a finished run anew, and asks anew: what has ended before is not its job.
 
     :param metadata: of the job that the task would submit.
-    :param first_try: since somebody cleared the task.
     """
 
     def is_same(name: str, theirs: Mapping[str, str]) -> bool:
@@ -126,8 +146,7 @@ def find_listed_job(
             return False
         is_same_run = is_same("run_start", theirs)
         if job.status in TERMINAL:
-            try_number = theirs.get("try_number", "")
-            return is_same_run and try_number.isdecimal() and int(try_number) >= first_try
+            return is_same_run and is_same(SERIES, theirs)
         return is_same_run or is_same("dag_version_id", theirs)
 
     own = filter(counts, jobs)

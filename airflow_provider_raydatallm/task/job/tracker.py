@@ -22,13 +22,19 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.job.phase import BEHIND
-from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayUnreachableError
+from airflow_provider_raydatallm.exceptions import (
+    RayConnectionError,
+    RayConnectionNotFoundError,
+    RayLLMJobError,
+    RayUnreachableError,
+)
 from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.lookup import patience
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
 from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.job.cancel import OWNER_KEY, TaskAttempt
-from airflow_provider_raydatallm.task.job.record import STATE_KEY, JobRecord, find_listed_job
+from airflow_provider_raydatallm.task.job.record import SERIES, STATE_KEY, JobRecord, find_listed_job
 from airflow_provider_raydatallm.task.job.verdict import Finished, JobWatch
 from airflow_provider_raydatallm.task.job.waiter import JobRef, TaskLog, heartbeat_key
 from airflow_provider_raydatallm.task.queue.places import QueuePlace, Turn, task_key
@@ -86,7 +92,7 @@ class JobTracker:
 
     @cached_property
     def submission(self) -> JobSubmission:
-        return self._build_submission()
+        return self.keep_trying(self._build_submission)
 
     @cached_property
     def _spec_hash(self) -> str:
@@ -108,15 +114,19 @@ class JobTracker:
         return self._record
 
     @property
-    def _first_try(self) -> int:
-        """Since somebody cleared the task, as Airflow computes it: a clear raises max_tries."""
-        return int(self._ti.max_tries - (self._ti.task.retries or 0) + 1)
+    def _series(self) -> str:
+        return self.submission.metadata[SERIES]
+
+    def hook_of(self, job: JobRef) -> RayHook:
+        """Returns a hook to a job's cluster that has read its connection already, if one has."""
+        is_own = (job.ray_conn_id, job.local_head) == (self._hook.ray_conn_id, None)
+        return self._hook if is_own else RayHook(job.ray_conn_id, job.local_head)
 
     def lost_result(self) -> dict[str, Any] | None:
         """Returns the task's result where the attempt before had it, and died before Airflow took note."""
         if self._record is None or self._record.result is None:
             return None
-        return self._record.lost_result(self._spec_hash, self._first_try, self.task.try_number)
+        return self._record.lost_result(self._spec_hash, self._series, self.task.try_number)
 
     def find_job(self, *, may_list: bool = True) -> JobRef | None:
         """Takes over the job of an earlier attempt, if there is one that this attempt can use.
@@ -133,8 +143,12 @@ class JobTracker:
             return None
         self._log.info("Found Ray job %s of an earlier attempt", record.submission_id)
         taken_over = replace(record, phase="submitted", submission_count=0, taken_over_at=time.time())
-        number, commits_alone = self.task.try_number, self._commits_alone
-        self._note(replace(taken_over, try_number=number, commits_alone=commits_alone))
+        self._note(
+            replace(
+                taken_over, try_number=self.task.try_number, try_series=self._series,
+                commits_alone=self._commits_alone,
+            )
+        )  # fmt: skip
         return self.job
 
     def _find_listed_record(self) -> JobRecord | None:
@@ -142,7 +156,7 @@ class JobTracker:
         :raises RayLLMJobError: when the cluster does not list its jobs, of which one may be this task's.
         """
         hook = self._hook
-        self._keep_trying(hook, lambda: hook.call(jobs_api.get_version()))
+        self.keep_trying(lambda: hook.call(jobs_api.get_version()), hook)
         try:
             jobs = hook.call(jobs_api.list_jobs())
         except (RayConnectionError, RayUnreachableError) as e:
@@ -154,21 +168,23 @@ class JobTracker:
                 ) from e
             self._log.warning("Cannot look for a Ray job of an earlier try: the cluster lists none: %s", e)
             return None
-        job = find_listed_job(jobs, self.submission.metadata, self._first_try)
+        job = find_listed_job(jobs, self.submission.metadata)
         return JobRecord.of_listed_job(job, hook.ray_conn_id) if job is not None else None
 
     def _is_usable(self, record: JobRecord) -> bool:
         is_moved, job_id = record.ray_conn_id != self._hook.ray_conn_id, record.submission_id
         # An embedded Ray is not started to look for the job of a task that was moved away from it.
-        hook = RayHook(record.ray_conn_id, local_head="" if is_moved else None)
+        hook = RayHook(record.ray_conn_id, local_head="") if is_moved else self._hook
         self._push_owner(job_id)
 
         def ask() -> jobs_api.JobInfo | None:
             return hook.call(jobs_api.get_status(job_id))
 
         try:
-            info = ask() if is_moved else self._keep_trying(hook, ask)
-        except (RayConnectionError, RayUnreachableError) as e:
+            # A refused token is waited for while a job may run: a task that fails for good would leave it.
+            also = (RayConnectionError,) if record.phase == "submitted" else ()
+            info = ask() if is_moved else self.keep_trying(ask, hook, also)
+        except (RayConnectionError, RayConnectionNotFoundError, RayUnreachableError) as e:
             if not is_moved:
                 raise
             # The task was moved to another cluster, and the one before may no longer exist.
@@ -190,9 +206,9 @@ class JobTracker:
                 if not record.spec_hash:
                     reason = "another version of the provider wrote its record, which this one cannot read"
                 self._log.info("Stopping Ray job %s: %s", job_id, reason)
-                self._keep_trying(hook, lambda: _stop_and_wait(hook, job_id))
+                self.keep_trying(lambda: _stop_and_wait(hook, job_id), hook)
             return is_same
-        if not is_same:
+        if not record.answers(self._spec_hash, self._series):
             return False
         self.ended_job = job_id
         watch = JobWatch(record.nonce)
@@ -234,6 +250,7 @@ class JobTracker:
             spec_hash=self._spec_hash,
             fingerprint=fingerprint(self.submission.job),
             try_number=self.task.try_number,
+            try_series=self._series,
             commits_alone=self._commits_alone,
             submission_count=self._submission_count + 1,
         )
@@ -260,7 +277,7 @@ class JobTracker:
             # A job of this name is not started twice.
             submission.submit(self._hook, "run", name, record.nonce, arguments)
 
-        self._keep_trying(self._hook, send)
+        self.keep_trying(send)
         self._note(replace(record, phase="submitted"))
         self._log.info("Submitted Ray job %s: %s", name, self._hook.job_url(name))
         if self._hook.is_local:
@@ -276,30 +293,38 @@ class JobTracker:
         nonce = uuid.uuid4().hex
         name = make_submission_id(self.submission.metadata, f"status-{nonce[:12]}")
         submission = replace(self.submission, job=job)
-        self._keep_trying(
-            self._hook, lambda: submission.submit(self._hook, "status", name, nonce, ["--name", run])
-        )
+        self.keep_trying(lambda: submission.submit(self._hook, "status", name, nonce, ["--name", run]))
         return replace(
             self._wait_options, submission_id=name, nonce=nonce, orphan_timeout=None, deadline=None
         )
 
-    def _keep_trying(self, hook: RayHook, call: Callable[[], T]) -> T:
-        """Calls a cluster, for `reconnect_timeout` while it is away, or something else answers in its place.
+    def keep_trying(
+        self,
+        call: Callable[[], T],
+        hook: RayHook | None = None,
+        also: tuple[type[Exception], ...] = (),
+    ) -> T:
+        """Calls what needs a connection or its cluster, for `reconnect_timeout` while one of them is away, or
+        something else answers in its place.
 
-        :raises RayUnreachableError: when it stays away.
+        :param hook: that the call uses, if not the tracker's own.
+        :param also: errors that are waited for, too.
+        :raises RayUnreachableError, RayConnectionNotFoundError: when it stays away.
         """
-        until, warned_at = time.monotonic() + self._wait_options.reconnect_timeout, -float("inf")
+        began, warned_at = time.monotonic(), -float("inf")
+        may_pass: tuple[type[Exception], ...] = (RayUnreachableError, RayConnectionNotFoundError, *also)
         while True:
             try:
                 return call()
-            except RayUnreachableError as e:
+            except may_pass as e:
+                until = began + patience(e, self._wait_options.reconnect_timeout)
                 if time.monotonic() > until:
                     raise
                 if time.monotonic() - warned_at > _WARNING_SECONDS:
                     self._log.warning("Waiting for the cluster: %s", e)
                     warned_at = time.monotonic()
             time.sleep(min(self._wait_options.poll_interval, max(until - time.monotonic(), 0)))
-            hook.reread()  # its address may have been corrected
+            (hook or self._hook).reread()  # its address may have been corrected
 
     def can_resubmit(self, *, stopped: bool) -> bool:
         """Whether this attempt replaces its lost job: one that the cluster forgot, or one that was stopped
@@ -324,6 +349,12 @@ class JobTracker:
         """Records that the slice is finished, and the task's result."""
         if self._record is not None and not self._record.is_over:
             self._note(self._record.conclude(result, self.task.try_number))
+
+    def is_recorded(self) -> bool:
+        """Whether Airflow keeps a record of the job that this attempt waits for, under this attempt's own id:
+        to one that was cleared or given up, Airflow shows none."""
+        record = JobRecord.from_json(self._read_store())
+        return record is not None and record == self._record
 
     def _newer_record(self) -> JobRecord | None:
         """Returns the record of a newer attempt: this one was thought dead, and woke up."""

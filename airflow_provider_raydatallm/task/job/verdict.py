@@ -67,7 +67,15 @@ class ClusterUnreachable:
     refused: bool = False
 
 
-Verdict = Finished | Failed | EndedWithoutReport | TimedOut | ClusterUnreachable
+@dataclass(frozen=True)
+class Unconfirmed:
+    """The job is ready to publish, and must not: Airflow did not say, for too long, that its task waits."""
+
+    reason: str
+
+
+Verdict = Finished | Failed | EndedWithoutReport | TimedOut | ClusterUnreachable | Unconfirmed
+_KINDS = (Finished, Failed, EndedWithoutReport, TimedOut, ClusterUnreachable, Unconfirmed)
 
 
 @dataclass
@@ -133,7 +141,7 @@ def to_event(verdict: Verdict) -> dict[str, Any]:
 
 def from_event(event: dict[str, Any]) -> Verdict | None:
     """Returns None for what a triggerer of another version says, and this one cannot read."""
-    kinds = {c.__name__: c for c in (Finished, Failed, EndedWithoutReport, TimedOut, ClusterUnreachable)}
+    kinds = {kind.__name__: kind for kind in _KINDS}
     values = _with_tuples(event)
     try:
         return kinds[values.pop("verdict")](**values)

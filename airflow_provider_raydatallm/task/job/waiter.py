@@ -88,32 +88,46 @@ def heartbeat_key(submission_id: str) -> str:
 
 
 async def wait_for_job(
-    ref: JobRef, log: TaskLog, still_waits: Callable[[], Awaitable[bool]], intervals: Intervals = Intervals()
+    ref: JobRef,
+    log: TaskLog,
+    still_waits: Callable[[], Awaitable[bool]],
+    intervals: Intervals = Intervals(),
+    hook: RayHook | None = None,
 ) -> Verdict:
     """Waits until a job reports its outcome or ends without a report; shows its log and progress meanwhile.
 
     Tolerates for `ref.reconnect_timeout` seconds a cluster that is away or refuses the token, which may be
     replaced in the connection: the job runs on meanwhile.
 
-    :param still_waits: asks Airflow whether the task still waits; a job publishes only if it does.
+    :param still_waits: asks Airflow whether the task still waits; a job publishes only if it does. The wait
+        ends when Airflow has not said so for `ref.orphan_timeout`.
+    :param hook: to the job's cluster.
     """
-    return await _Waiter(ref, log, still_waits, intervals).run()
+    hook = hook or RayHook(ref.ray_conn_id, local_head=ref.local_head)
+    return await _Waiter(ref, log, still_waits, intervals, hook).run()
 
 
 class _Waiter:
     def __init__(
-        self, ref: JobRef, log: TaskLog, still_waits: Callable[[], Awaitable[bool]], intervals: Intervals
+        self,
+        ref: JobRef,
+        log: TaskLog,
+        still_waits: Callable[[], Awaitable[bool]],
+        intervals: Intervals,
+        hook: RayHook,
     ) -> None:
         self._ref = ref
         self._log = log
         self._still_waits = still_waits
         self._intervals = intervals
-        self._hook = RayHook(ref.ray_conn_id, local_head=ref.local_head)
+        self._hook = hook
         self._watch = JobWatch(ref.nonce)
         self._throttle = Throttle()
         #: Set by a line of the log that wants an answer at once.
         self._wake = asyncio.Event()
         self._is_publishing = False
+        #: Since when Airflow does not let the job publish, and why.
+        self._unconfirmed: tuple[float, str] | None = None
         self._follower = LogFollower(
             ref.submission_id,
             from_start=time.time() - ref.since < _TAKEN_OVER_SECONDS,
@@ -172,6 +186,10 @@ class _Waiter:
         verdict = watch.decide(info.status, info.message)
         if isinstance(verdict, job_verdict.Finished):
             return replace(verdict, started_at=info.started_at)
+        if isinstance(verdict, Wait) and self._unconfirmed and ref.orphan_timeout is not None:
+            since, reason = self._unconfirmed
+            if time.monotonic() - since > ref.orphan_timeout:
+                return job_verdict.Unconfirmed(reason)
         return verdict
 
     @property
@@ -192,10 +210,13 @@ class _Waiter:
         try:
             async with asyncio.timeout(_CONFIRM_SECONDS):
                 if await self._still_waits():
+                    self._unconfirmed = None
                     return True
             reason = "Airflow no longer wants this task to wait for it"
         except Exception as e:  # the API server is away, or this process is cut off from it
             reason = f"cannot ask Airflow whether the task still waits for it: {type(e).__name__}: {e}"
+        since, _ = self._unconfirmed or (time.monotonic(), "")
+        self._unconfirmed = since, reason
         if time.monotonic() - self._last_warning >= self._intervals.warning:
             self._log.warning("Ray job %s must not publish yet: %s", self._ref.submission_id, reason)
             self._last_warning = time.monotonic()

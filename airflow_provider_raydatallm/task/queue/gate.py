@@ -21,6 +21,7 @@ from pathlib import Path
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayQueueTimeoutError
 from airflow_provider_raydatallm.hooks import jobs_api
+from airflow_provider_raydatallm.hooks.lookup import patience
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.task.job.waiter import TaskLog
 from airflow_provider_raydatallm.task.queue.places import (
@@ -100,6 +101,10 @@ class SubmissionGate:
                 self._log.waiting(str(look))
             await asyncio.sleep(_TRY_SECONDS)
 
+    @property
+    def local_head(self) -> str | None:
+        return self._hook.local_head
+
     def close(self) -> None:
         if self._fd is not None:
             os.close(self._fd)
@@ -109,7 +114,8 @@ class SubmissionGate:
         is_refused = isinstance(error, RayConnectionError)
         if self._last_contact is None and is_refused:
             raise error  # as at any first call; later its token may be being replaced
-        if time.monotonic() - (self._last_contact or self._began) > self._place.reconnect_timeout:
+        allowed = patience(error, self._place.reconnect_timeout)
+        if time.monotonic() - (self._last_contact or self._began) > allowed:
             raise error
         self._log.unreachable(error)
         self._hook.reread()

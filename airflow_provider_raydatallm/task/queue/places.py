@@ -16,6 +16,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 from airflow_provider_raydatallm.contract.job.phase import BEHIND, PHASE, WAITING
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
+    RayConnectionNotFoundError,
     RayLLMInputError,
     RayLLMJobError,
     RayQueueTimeoutError,
@@ -175,6 +176,7 @@ QUEUE_ERRORS = (AirflowTaskTimeout, RayLLMInputError, RayLLMJobError)
 _KINDS: tuple[type[BaseException], ...] = (
     AirflowTaskTimeout,
     RayConnectionError,
+    RayConnectionNotFoundError,
     RayQueueTimeoutError,
     RayUnreachableError,
 )

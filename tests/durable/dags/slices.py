@@ -45,6 +45,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "system_prompt": "{{ var.value.unplugged }}",
         **({"prompt": "Edited", "output_path": "/edited"} if os.path.exists(f"{ROOT}/edited") else {}),
     },
+    # A test seals the vault, which alone has these connections.
+    "sealed": {"ray_conn_id": "ray_sealed", "model_conn_id": "hub_sealed"},
+    "sealed_soon": {"ray_conn_id": "ray_sealed", "limits": {"reconnect": 5}},
+    # Its next try does not come while a test looks.
+    "patient": {"retry_delay": pendulum.duration(hours=1)},
+    # A test edits its file, which Airflow does not read again meanwhile, and replaces its input.
+    "retried": {"rerun": "recompute", **({"retries": 5} if os.path.exists(f"{ROOT}/edited") else {})},
     "embedded": {"ray_conn_id": "ray_embedded", "retries": 0},
     "watched": {"limits": {"orphan": 60}},
     # The cluster has room for one of these at a time.

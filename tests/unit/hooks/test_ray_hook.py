@@ -16,7 +16,11 @@ import pytest
 from airflow.providers_manager import ProvidersManager
 from cryptography.hazmat.primitives import serialization
 
-from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
+from airflow_provider_raydatallm.exceptions import (
+    RayConnectionError,
+    RayConnectionNotFoundError,
+    RayUnreachableError,
+)
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.connection import EXTRAS, RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import client_options
@@ -28,7 +32,7 @@ from tests.support.serving import serving
 
 
 def test_unknown_connection_is_an_error_and_never_a_silent_local_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RayConnectionError, match="no connection 'nobody_made_this'"):
+    with pytest.raises(RayConnectionNotFoundError, match="no connection 'nobody_made_this'"):
         _ = RayHook("nobody_made_this").settings
     monkeypatch.setenv("AIRFLOW_CONN_TLS", json.dumps({"conn_type": "ray", "host": "h", "port": "x"}))
     with pytest.raises(RayConnectionError, match=r"AIRFLOW_CONN_TLS holds: .* number as its port"):

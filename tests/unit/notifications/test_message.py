@@ -76,6 +76,17 @@ def test_failed_slice_names_the_class_of_its_error_and_what_to_do(error: Any, sa
     assert says in line
 
 
+@pytest.mark.parametrize(
+    "error", ["RayLLMJobError", "RayQueueTimeoutError", "RayJobStoppedError", "AirflowTaskTimeout", None]
+)
+def test_nobody_is_asked_to_clear_a_task_that_is_tried_again_by_itself(error: str | None) -> None:
+    errors = (error,) if error else ()
+    [failed], [retried] = (status(state, error=errors).details for state in ("failed", "up_for_retry"))
+    assert "clear the task" in failed
+    assert "clear" not in retried
+    assert "the next try goes on" in retried
+
+
 def test_each_error_of_the_provider_has_something_to_do() -> None:
     classes = [
         c for _, c in inspect.getmembers(exceptions, inspect.isclass) if c.__module__ == exceptions.__name__

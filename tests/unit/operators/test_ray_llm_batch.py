@@ -23,12 +23,20 @@ from opentelemetry.sdk.trace import TracerProvider
 from airflow_provider_raydatallm.contract.groups import GROUPS
 from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMInputError, RayLLMJobError
+from airflow_provider_raydatallm.exceptions import (
+    RayConnectionError,
+    RayConnectionNotFoundError,
+    RayJobStoppedError,
+    RayLLMInputError,
+    RayLLMJobError,
+)
+from airflow_provider_raydatallm.hooks import lookup
 from airflow_provider_raydatallm.operators import groups
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
+from airflow_provider_raydatallm.task.job import cancel
 from airflow_provider_raydatallm.task.job.record import DeferredJob, JobRecord
-from airflow_provider_raydatallm.task.job.verdict import Finished, to_event
+from airflow_provider_raydatallm.task.job.verdict import Finished, Unconfirmed, to_event
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY
 from tests.support.context import StateStore, context_of
@@ -37,6 +45,11 @@ from tests.support.paths import ROOT
 
 HEAVY = ("ray", "torch", "vllm", "pandas", "pyarrow")
 DAGS = sorted((ROOT / "dags").glob("*.py"))
+
+
+@pytest.fixture(autouse=True)
+def ray_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
 
 
 #: In place of an upstream task's output.
@@ -435,7 +448,7 @@ def test_password_of_another_kind_of_connection_never_leaves_airflow(
         task._build_submission(context_of(task)).lend_credentials()
     assert "sesame" not in str(e.value)
     task.model_conn_id = "nowhere"
-    with pytest.raises(RayLLMInputError, match="there is no connection 'nowhere'"):
+    with pytest.raises(RayConnectionNotFoundError, match="there is no connection 'nowhere'"):
         task._build_submission(context_of(task)).lend_credentials()
 
 
@@ -473,7 +486,8 @@ def test_engine_is_shared_on_an_embedded_ray_unless_it_cannot_be(
     monkeypatch: pytest.MonkeyPatch, host: str, given: dict[str, Any], scope: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", host)
-    assert spec_of(operator(slice_key="k", **given)).engine_scope == scope
+    task = operator(slice_key="k", **given)
+    assert task._build_submission(context_of(task)).job.engine_scope == scope
 
 
 @pytest.mark.parametrize(("given", "seconds"), [
@@ -542,6 +556,21 @@ def test_verdict_that_another_version_wrote_is_asked_of_the_job_again(
             task.execute_complete(context_of(task), {})
 
 
+def test_job_that_may_never_publish_is_stopped_and_the_task_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = operator(slice_key="k", deferrable=True)
+    record = JobRecord("submitted", "ray_default", "j", "n", "h", "f", 1)
+    monkeypatch.setattr(cancel, "_read_owner_and_state", lambda attempt: (None, "running"))
+    with fake_cluster() as cluster:
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", f'{{"conn_type": "ray", "host": "{cluster.address}"}}')
+        ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, submission_id="j", nonce="n")
+        kwargs = DeferredJob(ref, spec_of(task), record).to_kwargs()
+        event = to_event(Unconfirmed("Airflow no longer wants this task to wait for it"))
+        with pytest.raises(RayJobStoppedError, match=r"Airflow no longer wants .* published nothing"):
+            task.execute_complete(context_of(task), event, **kwargs)
+        assert cluster.count("POST /api/jobs/j/stop") == 1
+
+
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_next_try_that_gets_no_credentials_finds_the_ended_job_all_the_same_and_waits_for_nothing(
     monkeypatch: pytest.MonkeyPatch, deferrable: bool
@@ -560,9 +589,10 @@ def test_next_try_that_gets_no_credentials_finds_the_ended_job_all_the_same_and_
         assert job["runtime_env"]["env_vars"]["HF_TOKEN"] == "hub-sesame"
         job["status"], cluster.log = "SUCCEEDED", [encode_line("report", job["metadata"]["nonce"], report)]
         monkeypatch.delenv("AIRFLOW_CONN_HUB")
+        monkeypatch.setattr(lookup, "NOT_FOUND_SECONDS", 0.0)
         result = task.execute(context_of(task, store, try_number=2))
         assert (result["outcome"], result["ray_job_id"]) == ("published", job["submission_id"])
-        with pytest.raises(RayLLMInputError, match="no connection 'hub'"):
+        with pytest.raises(RayConnectionNotFoundError, match="no connection 'hub'"):
             task.execute(context_of(task, store, try_number=2, clears=1))
         assert len(cluster.jobs) == 1
 

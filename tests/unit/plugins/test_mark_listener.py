@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import tomllib
 from collections.abc import Iterator
+from dataclasses import replace
 from importlib import import_module
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from airflow._shared.listeners.listener import ListenerManager
 from airflow._shared.listeners.spec import taskinstance
 from airflow._shared.plugins_manager import is_valid_plugin
+from airflow.listeners.spec import dagrun
 from sqlalchemy import create_engine
 from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
@@ -36,6 +38,14 @@ class Row(Base):
     run_id: Mapped[str]
     map_index: Mapped[int]
     try_number: Mapped[int]
+
+
+class Run(Base):
+    """A run, as far as the listener looks at it."""
+
+    __tablename__ = "dag_run"
+    dag_id: Mapped[str] = mapped_column(primary_key=True)
+    run_id: Mapped[str]
 
 
 @pytest.fixture
@@ -82,6 +92,26 @@ def test_marked_task_has_its_job_stopped_once_the_mark_is_in_the_database(
     session.commit()
     with pytest.raises(queue.Empty):
         marked.get(timeout=0.05)
+
+
+@pytest.mark.parametrize("state", ["failed", "success"])
+def test_marked_run_has_the_jobs_of_its_tasks_stopped_once_the_mark_is_in_the_database(
+    session: Session, marked: queue.Queue[TaskAttempt], state: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One waits for its next try: of it, Airflow tells no listener of tasks."""
+    attempts = [ATTEMPT, replace(ATTEMPT, map_index=7, try_number=2)]
+    of_runs = {("d", "r"): attempts}
+    monkeypatch.setattr(marked_job, "unfinished_attempts", lambda *run: of_runs[run])
+    manager = ListenerManager()
+    manager.add_hookspecs(dagrun)
+    manager.add_listener(MarkListener())
+    run = Run(dag_id="d", run_id="r")
+    session.add(run)
+    getattr(manager.hook, f"on_dag_run_{state}")(dag_run=run, msg="set by a person")
+    with pytest.raises(queue.Empty):
+        marked.get(timeout=0.05)
+    session.commit()
+    assert [marked.get(timeout=10) for _ in attempts] == attempts
 
 
 def test_task_that_ended_by_itself_and_mark_that_failed_stop_nothing(

@@ -10,6 +10,11 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from airflow import settings
+from airflow.models.taskinstance import TaskInstance
+from sqlalchemy import create_engine, insert
+from sqlalchemy.orm import sessionmaker
+from sqlalchemy.pool import StaticPool
 
 from airflow_provider_raydatallm.exceptions import RayUnreachableError
 from airflow_provider_raydatallm.local_ray.head import head_status
@@ -72,8 +77,32 @@ def test_mark_stops_the_job_of_the_task_and_no_other(
 
 
 def test_mark_starts_no_embedded_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(marked_job, "_STOP_SECONDS", 0.1)
     with tempfile.TemporaryDirectory(prefix="rl", dir="/tmp") as folder:
         monkeypatch.setenv("AIRFLOW_RAY_LLM_LOCAL_DIR", folder)
         with pytest.raises(RayUnreachableError, match="does not run"):
             stop(RECORD, "local", monkeypatch)
         assert head_status() is None
+
+
+def test_run_has_the_tasks_that_began_and_did_not_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marking a run skips those that wait, and Airflow tells of the ones that ran by themselves."""
+    engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    table = TaskInstance.__table__
+    table.create(engine)
+    states = [
+        ("waits", "skipped", 2),
+        ("done", "success", 1),
+        ("later", "skipped", 0),
+        ("failed", "failed", 1),
+    ]
+    with engine.begin() as connection:
+        for run_id in ("r", "another"):
+            for task_id, state, tries in states:
+                row = {"dag_id": "d", "run_id": run_id, "task_id": task_id, "state": state, "pool": "p"}
+                connection.execute(insert(table).values(**row, try_number=tries, max_tries=3))
+    monkeypatch.setattr(settings, "NonScopedSession", sessionmaker(engine), raising=False)
+    monkeypatch.setattr(settings, "Session", sessionmaker(engine), raising=False)
+    assert set(marked_job.unfinished_attempts("d", "r")) == {
+        TaskAttempt("d", "waits", "r", -1, 2), TaskAttempt("d", "failed", "r", -1, 1),
+    }  # fmt: skip

@@ -18,7 +18,11 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.log import redact
 
-from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
+from airflow_provider_raydatallm.exceptions import (
+    RayConnectionNotFoundError,
+    RayLLMInputError,
+    RayLLMJobError,
+)
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
@@ -46,6 +50,7 @@ def sts() -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatch:
     """An Airflow worker without credentials of its own."""
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
     for name in [n for n in os.environ if n.startswith("AWS_")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -220,7 +225,7 @@ def test_unusable_connection_is_an_error_that_says_what_to_do(
 
 
 def test_unknown_connection_is_an_error() -> None:
-    with pytest.raises(RayLLMInputError, match="no connection 'nobody_made_this'"):
+    with pytest.raises(RayConnectionNotFoundError, match="no connection 'nobody_made_this'"):
         session_credentials_env("nobody_made_this", allow_static=False)
 
 

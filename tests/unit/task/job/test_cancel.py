@@ -42,6 +42,9 @@ def test_only_a_job_without_another_waiter_is_stopped(
     ("cleared, the next attempt has not checked the job yet", None, "running", False),
     ("the next attempt waits for the job, and says so itself", SECOND.owner_record("j"), "deferred", False),
     ("the run was deleted", None, None, False),
+    ("its XCom was deleted while it waits in the triggerer", None, "deferred", True),
+    ("its XCom was edited to nothing that names a job", "x", "deferred", True),
+    ("its XCom was deleted, and it was marked", None, "failed", False),
 ])  # fmt: skip
 def test_job_may_publish_only_for_an_attempt_that_airflow_wants_to_wait(
     event: str, owner: Any, state: str | None, waits: bool, monkeypatch: pytest.MonkeyPatch
@@ -49,3 +52,17 @@ def test_job_may_publish_only_for_an_attempt_that_airflow_wants_to_wait(
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", object(), raising=False)
     monkeypatch.setattr(job_cancel, "_read_owner_and_state", lambda attempt: (owner, state))
     assert asyncio.run(still_waits("j", FIRST)) is waits, event
+
+
+@pytest.mark.parametrize(("event", "state", "is_recorded", "waits"), [
+    ("its XCom was deleted while it waits on its worker", "running", True, True),
+    ("cleared, the next attempt has just begun: this one has no record any more", "running", False, False),
+    ("marked", "failed", True, False),
+    ("the next attempt is deferred", "deferred", True, False),
+])  # fmt: skip
+def test_attempt_on_a_worker_without_its_xcom_knows_itself_by_its_own_record(
+    event: str, state: str, is_recorded: bool, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", object(), raising=False)
+    monkeypatch.setattr(job_cancel, "_read_owner_and_state", lambda attempt: (None, state))
+    assert asyncio.run(still_waits("j", FIRST, lambda: is_recorded)) is waits, event

@@ -7,7 +7,6 @@ import time
 import uuid
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMJobError, RayUnreachableError
 from airflow_provider_raydatallm.local_ray import head
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
-from airflow_provider_raydatallm.task.job.record import STATE_KEY, DeferredJob
+from airflow_provider_raydatallm.task.job.record import SERIES, STATE_KEY, DeferredJob
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 from tests.support.context import Instance, StateStore
@@ -33,12 +32,11 @@ def a_try(
     number: int, store: StateStore | None = None, *, clears: int = 0, prompt: str = "{a}", log: Any = None,
     **given: Any,
 ) -> JobTracker:  # fmt: skip
-    """A try of one task, which has three after each clear."""
-    max_tries, task = 2 + clears, SimpleNamespace(retries=2)
-    ti = Instance(id=uuid.uuid4(), try_number=number, max_tries=max_tries, task=task)
+    """A try of one task."""
+    ti = Instance(id=uuid.uuid4(), try_number=number, max_tries=2)
     metadata = {
         "dag_id": "d", "task_id": "t", "run_id": "r", "map_index": "-1", "slice_key": "k",
-        "try_number": str(number), "run_start": "then", "dag_version_id": "v",
+        "try_number": str(number), "run_start": "then", "dag_version_id": "v", SERIES: f"after {clears}",
     }  # fmt: skip
     job = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt=prompt)
     submission = JobSubmission(job, [], None, dict, metadata)
@@ -259,6 +257,40 @@ def test_both_tries_that_conclude_one_version_have_its_result(cluster: FakeClust
     assert (store[STATE_KEY]["result"], store[STATE_KEY]["try_number"]) == (RESULT, 2)
 
 
+@pytest.mark.parametrize(("clears", "is_taken"), [(0, True), (1, False)])
+def test_job_that_published_while_nobody_waited_is_no_answer_to_a_clear(
+    cluster: FakeCluster, clears: int, is_taken: bool
+) -> None:
+    """With `limits.orphan` None, or cancel_on_kill False, a job publishes although its task has died."""
+    store = StateStore()
+    a_try(1, store, commits_alone=True).submit()
+    end(cluster)
+    assert (a_try(2, store, clears=clears).find_job() is not None) is is_taken
+
+
+def test_try_that_took_over_a_job_after_a_clear_leaves_its_result_to_its_own_retries(
+    cluster: FakeCluster,
+) -> None:
+    store = StateStore()
+    a_try(1, store).submit()
+    cleared = a_try(2, store, clears=1)
+    assert cleared.find_job() is not None
+    cleared.conclude(RESULT)
+    assert a_try(3, store, clears=1).lost_result() == RESULT
+    assert a_try(3, store, clears=2).lost_result() is None
+
+
+def test_attempt_is_recorded_until_another_one_has_the_job(cluster: FakeCluster) -> None:
+    store = StateStore()
+    first = a_try(1, store)
+    first.submit()
+    assert first.is_recorded()
+    a_try(2, store).find_job()
+    assert not first.is_recorded()
+    store.clear()
+    assert not first.is_recorded()
+
+
 # --- In the triggerer ---
 
 
@@ -296,5 +328,5 @@ def test_metadata_holds_the_record_as_text(cluster: FakeCluster) -> None:
     [job] = cluster.jobs
     assert all(isinstance(value, str) for value in job["metadata"].values())
     kept = {n: v for n, v in asdict(tracker.record).items() if n in job["metadata"]}
-    assert set(kept) == {"nonce", "spec_hash", "fingerprint", "record_format", "try_number"}
+    assert set(kept) == {"nonce", "spec_hash", "fingerprint", "record_format", "try_number", SERIES}
     assert {n: str(v) for n, v in kept.items()} == {n: job["metadata"][n] for n in kept}

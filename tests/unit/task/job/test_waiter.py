@@ -22,7 +22,10 @@ from airflow_provider_raydatallm.task.job.verdict import (
     Failed,
     Finished,
     TimedOut,
+    Unconfirmed,
     Verdict,
+    from_event,
+    to_event,
 )
 from airflow_provider_raydatallm.task.job.waiter import Intervals, JobRef, wait_for_job
 from tests.support.fake_cluster import FakeCluster, Log
@@ -216,6 +219,22 @@ def test_job_does_not_publish_for_a_task_that_was_marked_while_its_waiter_hung(
     assert len(cluster.beats) > 1
     assert not any(b.startswith(CONFIRMED) for b in cluster.beats)
     assert any(why in line for line in log.lines)
+
+
+@pytest.mark.parametrize("why", ["Airflow no longer wants", "cannot ask Airflow"])
+def test_job_that_may_never_publish_is_waited_for_no_longer_than_one_without_a_task(
+    cluster: FakeCluster, why: str
+) -> None:
+    async def no() -> bool:
+        if why == "cannot ask Airflow":
+            raise BrokenPipeError
+        return False
+
+    cluster.log = [encode_line("progress", "n", {"step": "publish"})]
+    verdict = wait(None, no, orphan_timeout=0.6)
+    assert isinstance(verdict, Unconfirmed)
+    assert why in verdict.reason
+    assert from_event(json.loads(json.dumps(to_event(verdict)))) == verdict
 
 
 def test_beats_come_as_often_as_the_job_expects_them_however_seldom_its_status_is_checked(

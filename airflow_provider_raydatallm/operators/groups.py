@@ -220,7 +220,8 @@ class Images(TypedDict, total=False):
     :param max_bytes: of an image's file; larger ones are not read. Default: 20 MiB.
     :param sources: where addresses may lead, without which none is opened: folders, such as
         `s3://lake/photos/` or `/mnt/photos`; sites, such as `https://cdn.example.com`; and addresses of
-        machines (`10.1.2.3`, `10.1.0.0/16`) that are not public, where a site has one.
+        machines (`10.1.2.3`, `10.1.0.0/16`) that are not public, where a site has one. Without `column`:
+        where images in messages may lie, for any engine but `vllm`; `data:` for those that a message holds.
     :param timeout: how long a site may take to send an image. Default: 20 seconds.
     """
 

@@ -21,6 +21,11 @@ from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import report_name, slice_paths
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.file_names import (
+    number_of_file,
+    number_of_plan,
+    number_of_staged,
+)
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     PublishedFile,
@@ -137,7 +142,7 @@ def glance(slice_path: str, allowed: Sequence[Sequence[Row]], *, published: bool
         faults.append(f"published_dataset: {type(e).__name__}: {e}")
     commits = Commits.list(folders.metadata)
     for store in (folders.table, folders.quarantine):
-        numbers = {versions.number_of_file(n) for n in store.names() if n != versions.SUCCESS}
+        numbers = {number_of_file(n) for n in store.names() if n != versions.SUCCESS}
         if len(numbers) > 1 or None in numbers or (numbers and not numbers <= set(commits.numbers)):
             faults.append(f"the folder shows {store.names()}, the commits are {commits.numbers}")
     names = folders.table.names()
@@ -235,14 +240,14 @@ def _check_metadata(
     found.faults += [f"{name} is missing" for name in sorted(named - there)]
     for name in sorted(there - named):
         folder, _, base = name.rpartition("/")
-        staged = versions.number_of_staged(name.removeprefix(f"{versions.STAGED}/"))
+        staged = number_of_staged(name.removeprefix(f"{versions.STAGED}/"))
         if folder == "reports" and any(base == report_name(n).rpartition("/")[2] for n in commits.numbers):
             continue  # of older versions
         if staged == version.number and base == versions.SUCCESS:
             if folders.staging.read(name):
                 found.faults.append(f"{name} is not empty")
             continue
-        plan = versions.number_of_plan(name)
+        plan = number_of_plan(name)
         if plan == version.number:
             continue  # of a run that died before its commit: it goes with the next version
         is_run = name.startswith((f"{versions.CHECKPOINT}/", "lease/")) or name == versions.PROGRESS

@@ -58,6 +58,13 @@ def tiled_tiff(side: int) -> bytes:
     return file.ljust(200, b"\0") + data
 
 
+def lying_avif(announced: int, size: int) -> bytes:
+    """An AVIF that holds more pixels than it announces."""
+    file = save(Image.new("RGB", (size, size), "red"), "AVIF", speed=10)
+    place = file.index(b"ispe") + 8
+    return file[:place] + struct.pack(">II", announced, announced) + file[place + 8 :]
+
+
 def announced_png(width: int, height: int) -> bytes:
     """A PNG that says it is so large, and holds next to nothing."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)

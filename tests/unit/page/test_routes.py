@@ -2,8 +2,11 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pendulum
@@ -20,6 +23,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import delete, insert, select, update
 from sqlalchemy.orm import Session, sessionmaker
 
+from airflow_provider_raydatallm.contract.slice_paths import slice_paths
 from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.page import app, storage
@@ -259,6 +263,41 @@ def test_table_whose_storage_does_not_answer_stops_no_other(client_of: ClientOf)
     more = [note(f"bad{i % 8}") for i in range(storage._READERS)]
     assert "still waiting" in more[-1]
     assert threading.active_count() < storage._READERS + 20
+
+
+def make_hole(path: Path) -> None:
+    with open(path, "wb") as f:
+        f.truncate(1 << 40)
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to("/dev/zero"), make_hole])
+@pytest.mark.parametrize(
+    "name", ["progress.json", "commits/commit-000001.json", "../_tasks", "../table.json"]
+)
+def test_file_that_never_ends_holds_no_reader(
+    tmp_path: Path, make: Callable[[Path], None], name: str
+) -> None:
+    task = {"dag_id": "customers", "task_id": "infer"}
+    paths = slice_paths(f"{tmp_path}/out/ds=1")
+    path = Path(paths.metadata) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    make(path)
+    line = SliceLine(slice_key="1", table=paths.table, run_id="r", state="failed")
+    run = RunOfSlice(SliceEntry(slice_key="1", paths=asdict(paths)), line)
+    for ask in (storage.read_stored, lambda *of: storage.read_sample(*of, "published")):
+        assert "did not answer" not in str(ask(run, task).note)
+    wait_for(lambda: not storage._reading, 30)
+
+
+def test_list_does_not_load_what_no_task_writes(client_of: ClientOf, database: sessionmaker[Session]) -> None:
+    """People may edit XComs."""
+    with database() as session:
+        runs = [Run("right"), Run("long", at=BEGIN + DAY, entry=figures(labels={"x" * 200_000: 1}))]
+        write_runs(session, "mails", "long", runs)
+        keep_runs(session, "mails", "long", [Run("kept", run_id="gone", entry=runs[1].entry)], "long")
+    page = get(client_of(ANN), "dags/mails/tasks/long/slices")
+    assert ([s["slice_key"] for s in page["slices"]], page["unreadable"]) == (["right"], 2)
+    assert client_of(ANN).get("/ray-llm/api/dags/mails/tasks/long/runs/manual__long/-1").status_code == 404
 
 
 def test_entry_of_another_version_is_counted_and_not_guessed(

@@ -1,6 +1,10 @@
 import json
 
-from airflow_provider_raydatallm.contract.result.report import Counts, Report
+import pydantic
+import pytest
+
+from airflow_provider_raydatallm.contract.log.progress_text import progress_text
+from airflow_provider_raydatallm.contract.result.report import Counts, Report, WorkerShare
 
 
 def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
@@ -54,3 +58,26 @@ def test_report_without_history_is_read() -> None:
     )
     earlier = report.model_dump(mode="json", exclude={"history", "per_worker"})
     assert Report.model_validate(earlier) == report
+
+
+def test_lists_of_a_report_end() -> None:
+    counts, share = Counts(planned=2, succeeded=2), WorkerShare(name="w", rows=1, busy_share=1)
+    given = {
+        "outcome": "published",
+        "slice_key": "k",
+        "output_path": "/o",
+        "fingerprint": "f",
+        "counts": counts,
+    }
+    history = {"span_s": 1.0, "offset_s": 0.0, "rows": [1] * 200}
+    for more in (
+        {"per_worker": [share] * 65},
+        {"labels": {str(i): i for i in range(51)}},
+        {"history": history},
+    ):
+        with pytest.raises(pydantic.ValidationError, match="at most"):
+            Report.model_validate({**given, **more})
+
+
+def test_step_of_progress_that_others_wrote_is_shown_as_it_is() -> None:
+    assert progress_text({"step": "{error:>99999999999} {holder.x}"}) == "{error:>99999999999} {holder.x}"

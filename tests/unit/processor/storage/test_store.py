@@ -340,7 +340,8 @@ def test_no_link_in_a_folder_is_followed(tmp_path: Path, link: str) -> None:
         lambda: store.files("a/b"), lambda: store.tree("a/b"), lambda: store.details("a/b"),
         lambda: store.put("a/b/d", b""), lambda: store.create("a/b/d", b""),
         lambda: store.place(whole, "a/b/c", "a/b/d"), lambda: whole.place(store, "a/b/c", "d"),
-        lambda: store.remove_file("a/b/c"), lambda: store.remove("a/b/c"), lambda: store.remove_empty("a/b/c"),
+        lambda: store.remove_file("a/b/c"), lambda: store.remove("a/b/c"),
+        lambda: store.remove_empty("a/b/c"),
         lambda: store.remove_scratch("a/b"), lambda: store.keep_damaged_file("a/b/c", "why", "then"),
     ):  # fmt: skip
         with pytest.raises(SliceError, match="is a link to"):

@@ -66,11 +66,13 @@ def test_time_and_cost_are_drawn_from_the_newest_like_slice(job: SliceJob, tmp_p
         report: dict[str, Any] = {
             "slice_key": key, "fingerprint": hash_of_job, "throughput": {"rows_per_s": rate},
             "seconds": {"engine_start": 60.0}, "balance": {"workers": 2},
-            "counts": {"planned": 100, "cached": cached},
+            "counts": {"planned": 100, "cached": cached}, "tokens": {}, "outcome": "published",
         }  # fmt: skip
         body = {
             "number": 1, "staged": "000001-0123abcd", "plan": "plans/plan-000001-0123abcd.json", "keep": 1,
-            "files": [], "quarantine": [], "answers": hash_of_job, "report": report,
+            "files": [], "quarantine": [], "answers": hash_of_job, "report": report, "epoch": 1,
+            "fingerprint": hash_of_job, "question": hash_of_job,
+            "input": {"hash": "", "files": 0, "rows": 0},
         }  # fmt: skip
         assert create_commit(Store(changed(job, slice_key=key).paths.metadata), 1, body)
     damaged = Path(changed(job, slice_key="2026-01-31x").paths.metadata) / "commits" / "commit-000001.json"

@@ -211,14 +211,14 @@ def test_version_that_appears_while_a_run_decides_is_followed(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(job)
-    look = versions._highest_shown_number
+    look = versions._highest_shown
 
-    def late(folders: versions.SliceFolders) -> int:
-        monkeypatch.setattr(versions, "_highest_shown_number", look)
+    def late(folders: versions.SliceFolders) -> tuple[int, str]:
+        monkeypatch.setattr(versions, "_highest_shown", look)
         run(asked(job, "new"))
         return look(folders)
 
-    monkeypatch.setattr(versions, "_highest_shown_number", late)
+    monkeypatch.setattr(versions, "_highest_shown", late)
     assert run(asked(job, "newer")).published_version == 3
     assert newest(job).body["base"] == 2
 

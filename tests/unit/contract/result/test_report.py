@@ -61,22 +61,14 @@ def test_report_without_history_is_read() -> None:
 
 
 def test_lists_of_a_report_end() -> None:
-    counts, share = Counts(planned=2, succeeded=2), WorkerShare(name="w", rows=1, busy_share=1)
-    given = {
-        "outcome": "published",
-        "slice_key": "k",
-        "output_path": "/o",
-        "fingerprint": "f",
-        "counts": counts,
-    }
+    counts = Counts(planned=2, succeeded=2)
+    report = Report(outcome="published", slice_key="k", output_path="/o", fingerprint="f", counts=counts)
+    workers = [WorkerShare(name="w", rows=1, busy_share=1)] * 65
     history = {"span_s": 1.0, "offset_s": 0.0, "rows": [1] * 200}
-    for more in (
-        {"per_worker": [share] * 65},
-        {"labels": {str(i): i for i in range(51)}},
-        {"history": history},
-    ):
+    labels = {str(i): i for i in range(51)}
+    for more in ({"per_worker": workers}, {"labels": labels}, {"history": history}):
         with pytest.raises(pydantic.ValidationError, match="at most"):
-            Report.model_validate({**given, **more})
+            Report.model_validate({**dict(report), **more})
 
 
 def test_step_of_progress_that_others_wrote_is_shown_as_it_is() -> None:

@@ -1,37 +1,57 @@
-"""Maps a task over the slices whose asset events started its run."""
+"""The slices of the asset events that started a run, to map a task over.
+
+One run may have the events of several slices: Airflow starts it for all that came meanwhile.
+"""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterable
 from typing import Any
 
-from airflow.sdk import task
+from airflow.sdk import get_current_context, task
 
+from airflow_provider_raydatallm.contract.slice_paths import TRIAL
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.task.run_slice import slice_of_run
 
+log = logging.getLogger(__name__)
+
 
 @task
-def triggering_slices(**context: Any) -> list[str]:
-    """Returns the slices of the asset events that started the run, each once, for
-    `RayLLMBatchOperator.partial(...).expand(slice_key=triggering_slices())`.
+def triggering_slices() -> list[str]:
+    """Lists the slice keys that the run's asset events name, each once; of a run without events, such as one
+    that a person triggers, its own slice key.
 
-    A run may have several events: Airflow starts one for all that came meanwhile. A run that a person or a
-    schedule started has the slice that a task without `slice_key` would have.
+    `RayLLMBatchOperator.partial(...).expand(slice_key=triggering_slices())` processes them all. Trials are
+    left out. Another DAG may use `triggering_slices.override(task_id=...)()`.
 
-    :raises RayLLMInputError: when neither names a slice.
+    :raises RayLLMInputError: when the run has events, and none names a slice; or no events, and no slice.
     """
-    accessor = context["triggering_asset_events"]
-    events = [event for asset in accessor for event in accessor[asset]]
-    keys = [(event.extra or {}).get("slice_key") for event in events]
-    if slices := sorted({key for key in keys if key and isinstance(key, str)}):
-        return slices
-    try:
-        return [slice_of_run(context, None).key]  # type: ignore[arg-type]
-    except RayLLMInputError as e:
-        if not events:
-            raise
+    context = get_current_context()
+    by_asset = context["triggering_asset_events"]
+    events = [event for asset in by_asset for event in by_asset[asset]]
+    return slices_of(events) if events else [slice_of_run(context, None).key]
+
+
+def slices_of(events: Iterable[Any]) -> list[str]:
+    """See `triggering_slices`.
+
+    :param events: Airflow's, of tasks of this provider and of others.
+    """
+    keys: dict[str, None] = {}
+    is_trial = False
+    for event in events:
+        key = event.extra.get("slice_key")
+        if f"{TRIAL}/" in str(event.extra.get("output_path")):
+            is_trial = True
+        elif isinstance(key, str):
+            keys[key] = None
+        else:
+            log.warning("An event of asset %r at %s names no slice", event.asset.name, event.timestamp)
+    if not keys and not is_trial:
         raise RayLLMInputError(
-            f"none of the {len(events)} asset event(s) that started this run names a slice_key in its extra, "
-            "as those of RayLLMBatchOperator do. Whoever makes an event by hand adds it: "
-            '{"slice_key": "2026-01-31"}'
-        ) from e
+            "none of the events that started this run names a slice. Schedule the DAG by an asset in a slice "
+            'task\'s outlets; an event that a person creates needs the extra {"slice_key": "2026-01-31"}'
+        )
+    return list(keys)

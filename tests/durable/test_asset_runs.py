@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.airflow_processes import Airflow
-from tests.support.airflow_rest import Task
+from tests.support.airflow_rest import LIMIT, Task, wait_for
 from tests.support.outcomes import Line, Outcomes
 from tests.support.tables import Table
 
@@ -46,3 +46,20 @@ def test_consumer_of_an_asset_survives_an_event_that_a_person_made_and_a_run_wit
     for run in runs:
         task = Task(dag_id, run["dag_run_id"], "count")
         assert (run["state"], airflow.api.xcom(task)) == ("success", {})
+
+
+@pytest.mark.long
+def test_each_slice_of_a_chain_is_processed_however_many_events_start_a_run(
+    airflow: Airflow, make_table: Callable[..., Table], mode: str
+) -> None:
+    days = ["2025-01-01", "2025-01-02"]
+    source, chained = make_table(*days), make_table(*days, name=f"chained_{mode}")
+    airflow.api.pause(f"chained_{mode}", paused=False)
+    first = airflow.api.trigger(f"chaining_{mode}", conf={"table": source.name, "days": days})
+    for map_index in range(len(days)):
+        assert airflow.api.finish(first.at(map_index)) == "success"
+    wait_for(
+        lambda: all(map(chained.rows_right, days)) or None, LIMIT, f"both days of {chained.name}",
+        lambda: airflow.api.runs(f"chained_{mode}"),
+    )  # fmt: skip
+    assert {run["run_type"] for run in airflow.api.runs(f"chained_{mode}")} == {"asset_triggered"}

@@ -21,6 +21,7 @@ from airflow.sdk import (
 )
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.operators.triggering_slices import triggering_slices
 from airflow_provider_raydatallm.task.airflow_features import HAS_EVENT_PARTITIONS
 
 ROOT, ENGINES = os.environ["DURABLE_ROOT"], os.environ["DURABLE_ENGINES"].split(os.pathsep)
@@ -166,3 +167,11 @@ for mode in MODES:
     some = Param(["2025-01-01", "2025-01-02"], type="array", items={"type": "string"}, title="Days")
     with make("mapped", mode, params={"days": some}, schedule=None):
         RayLLMBatchOperator.partial(**arguments(mode)).expand(slice_key=days())
+
+    # Two tasks chained by an asset. A test unpauses the second one.
+    with make("chaining", mode, params={"days": some}, schedule=None):
+        RayLLMBatchOperator.partial(**arguments(mode), outlets=[Asset(f"chaining_{mode}")]).expand(
+            slice_key=days()
+        )
+    with make("chained", mode, schedule=[Asset(f"chaining_{mode}")], is_paused_upon_creation=True):
+        RayLLMBatchOperator.partial(**arguments(mode)).expand(slice_key=triggering_slices())

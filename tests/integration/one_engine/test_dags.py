@@ -181,6 +181,13 @@ def test_form_actions_and_mapped_tasks_of_the_examples_work(
     assert (operated["outcome"], operated["slice_key"]) == ("published", "2026-01-02")
     assert sum(operated["labels"].values()) == operated["counts"]["succeeded"] == 600
 
+    # A table made of another one, by hand.
+    run_dag("customers_asset", "2026-01-02", **demo_environment)
+    run_dag("customers_chained", "-c", json.dumps({"slice": "2026-01-01"}), **demo_environment)
+    (chained,) = [r for r in xcom(airflow_database, "customers_chained") if isinstance(r, dict)]
+    assert (chained["outcome"], chained["slice_key"]) == ("published", "2026-01-01")
+    assert chained["counts"]["succeeded"] == 600
+
     # Mapped over slices: each task shows its slice.
     run_dag("customers_mapped", "-c", json.dumps({"slice": "2026-01-01"}), **demo_environment)
     (mapped,) = [r for r in xcom(airflow_database, "customers_mapped") if isinstance(r, dict)]

@@ -34,7 +34,11 @@ def job_of(
         dag=dag, task_id="t", input_path="/in", output_path="/out", model_source="m", prompt="{a}", **given
     )
     run = {"run_type": DagRunType.SCHEDULED, "conf": {}, "start_date": None, **run}
-    return task.slice_job({**context_of(task), "dag_run": SimpleNamespace(**run), **(context or {})})[0]
+    # Airflow's own context has the partition's date, too.
+    of_run = {"dag_run": SimpleNamespace(**run), "partition_date": run.get("partition_date")}
+    given_context: Any = {**context_of(task), **of_run, **(context or {})}
+    task.render_template_fields(given_context)
+    return task.slice_job(given_context)[0]
 
 
 def test_job_and_sensor_have_the_timezone_of_the_schedule_inside_the_schedule() -> None:
@@ -68,6 +72,13 @@ def test_partition_remembers_its_instant_and_what_another_airflow_calls_it(key: 
     assert job.other_slice_keys == (other,)
     job = job_of(schedule, {**partition, "run_type": DagRunType.MANUAL})
     assert (job.slice_key, job.slice_instant, job.other_slice_keys) == (key, None, ())
+
+
+def test_template_keeps_the_name_that_a_partition_had_in_utc() -> None:
+    schedule = CronPartitionTimetable("0 0 * * *", timezone="Asia/Taipei", key_format="%Y-%m-%d")
+    partition = {"partition_key": "2026-01-31", "partition_date": MIDNIGHT_IN_TAIPEI}
+    job = job_of(schedule, partition, slice_key="{{ partition_date.strftime('%Y-%m-%d') }}")
+    assert (job.slice_key, job.slice_instant, job.other_slice_keys) == ("2026-01-30", None, ())
 
 
 def test_partition_of_an_airflow_that_does_not_tell_its_date_has_the_schedulers() -> None:

@@ -248,7 +248,8 @@ def test_later_slices_ask_once_for_each_folder_elsewhere(
             asked = [path for method, path in dialect.requests if method == "GET" and path.endswith(".json")]
             asked = [path for path in asked if path.endswith((MARK, REMEMBERED))]
         counts.append(len(asked))
-    assert counts == [1, 2, 3]
+    # The quarantine's once more, before the version is shown there.
+    assert counts == [1, 3, 4]
 
 
 def test_what_this_identity_may_not_see_is_nobody_s(s3_store: Store, dialect: Dialect) -> None:

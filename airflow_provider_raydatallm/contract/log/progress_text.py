@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_raydatallm.contract.log.plain_text import plain_text
+from airflow_provider_raydatallm.contract.log.plain_text import plain_lines, plain_text
 from airflow_provider_raydatallm.contract.result.report import Report
 
 _STEPS = {
@@ -45,7 +45,7 @@ def progress_text(progress: dict[str, Any]) -> str:
     step = str(progress.get("step"))
     if step in _STEPS:  # another one may be a text that others wrote, with fields of its own
         step = _STEPS[step].format(error=progress.get("error"), holder=progress.get("holder"))
-    return plain_text(f"{step}: {', '.join(details)}" if details else step)
+    return "\n".join(plain_lines(f"{step}: {', '.join(details)}" if details else step))
 
 
 def result_lines(report: Report) -> list[str]:

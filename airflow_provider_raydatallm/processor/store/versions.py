@@ -78,9 +78,11 @@ class SliceFolders:
         self.check_table(version)
         beside = slice_paths(self.table.url).quarantine
         named: str = version.body.get("quarantine_folder") or beside
-        if named not in self._own and resolve(named) != resolve(beside):
+        if resolve(named) == resolve(beside):
+            named = beside  # rather than where a link in its place leads
+        elif named not in self._own:
             self._check_quarantine(version, named)
-        self._own.add(named)
+            self._own.add(named)
         return self if self.quarantine.is_folder(named) else replace(self, quarantine=_open(named))
 
     def check_table(self, version: Version) -> None:

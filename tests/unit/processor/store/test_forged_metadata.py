@@ -406,6 +406,19 @@ def test_slice_folder_that_is_a_link_is_refused_and_nothing_removed_behind_it(
     assert content_of(other) == before
 
 
+def test_link_beside_the_table_makes_no_other_quarantine_its_own(
+    own: SliceJob, other: SliceJob, lake: Path
+) -> None:
+    beside = Path(own.paths.quarantine)
+    beside.rename(lake / "before")
+    beside.symlink_to(other.paths.quarantine)
+    forge(own, quarantine_folder=other.paths.quarantine, files=[], quarantine=[])
+    before = content_of(other)
+    for job in (own, changed(own, quarantine_path=f"{lake}/elsewhere")):
+        assert f"{beside} is a link" in refused(lambda job=job: run_in_process(job))
+    assert content_of(other) == before
+
+
 def test_whole_table_may_be_a_link(lake: Path) -> None:
     for name in ("own", "own.ray_llm", "own.quarantine"):
         (lake.parent / "disk" / name).mkdir(parents=True)

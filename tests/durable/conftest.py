@@ -78,6 +78,7 @@ def airflow(cluster: Cluster, data: Path, mails: MailServer, vault: Vault) -> It
     try:
         airflow.start_all()
         airflow.api.wait_dags({"manual_waiting", "mapped_waiting", "customers_by_industry"})
+        head.join()  # a busy machine takes longer for it than some tasks wait
         yield airflow
     finally:
         head.join()

@@ -26,6 +26,15 @@ def test_lines_are_redacted_also_when_they_are_written_in_parts() -> None:
     assert written.getvalue().endswith("next\n***")
 
 
+def test_private_key_that_is_printed_line_by_line_is_masked_and_no_other_line() -> None:
+    written = io.StringIO()
+    stream = RedactedStream(written, Redactor([]))
+    key = ["-----BEGIN PRIVATE KEY-----", "MIIEvQIBADANBgkqhkiG9w0BAQ", "-----END PRIVATE KEY-----"]
+    report = encode_line("report", "n1", {"rows": 3})
+    print(*key, "a line", key[0], report, "MIIEvQIBADANBgkqhkiG9w0BAQ", sep="\n", file=stream)
+    assert written.getvalue().splitlines() == [*["***"] * 3, "a line", "***", report, key[1]]
+
+
 def test_marked_lines_stay_whole_and_others_are_left_as_they_are() -> None:
     written = io.StringIO()
     stream = RedactedStream(written, Redactor([SECRET]))

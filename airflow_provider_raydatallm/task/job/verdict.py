@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from airflow_provider_raydatallm.contract.log.marked_lines import decode_line
 from airflow_provider_raydatallm.contract.result.failure_patterns import Failure
@@ -75,7 +75,6 @@ class Unconfirmed:
 
 
 Verdict = Finished | Failed | EndedWithoutReport | TimedOut | ClusterUnreachable | Unconfirmed
-_KINDS = (Finished, Failed, EndedWithoutReport, TimedOut, ClusterUnreachable, Unconfirmed)
 
 
 @dataclass
@@ -141,7 +140,7 @@ def to_event(verdict: Verdict) -> dict[str, Any]:
 
 def from_event(event: dict[str, Any]) -> Verdict | None:
     """Returns None for what a triggerer of another version says, and this one cannot read."""
-    kinds = {kind.__name__: kind for kind in _KINDS}
+    kinds = {kind.__name__: kind for kind in get_args(Verdict)}
     values = _with_tuples(event)
     try:
         return kinds[values.pop("verdict")](**values)

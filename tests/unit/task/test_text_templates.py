@@ -65,15 +65,16 @@ def test_rendered_text_becomes_a_key_a_list_a_dict_or_a_number(native: bool) -> 
 def test_mapped_task_is_rendered_alike(native: bool) -> None:
     dag = dag_of(native)
     with dag:
-        mapped = RayLLMBatchOperator.partial(**GIVEN, choices=["1", "2"]).expand(
-            slice_key=["{{ ds_nodash }}"]
-        )
-    context: Any = {**context_of(mapped), **RUN, "task": mapped}
+        mapped = RayLLMBatchOperator.partial(
+            **GIVEN, choices=["1", "2"], engine={"kwargs": {"seed": "{{ seed }}"}}
+        ).expand(slice_key=["{{ ds_nodash }}"])
+    context: Any = {**context_of(mapped), **RUN, "task": mapped, "seed": 4}
     context["ti"].map_index = 0
     mapped.render_template_fields(context)
     task = context["task"]
     job = task.slice_job(context_of(task))[0]
     assert (job.slice_key, job.choices, job.prompt) == ("20260131", ("1", "2"), "'yes' {a}")
+    assert job.engine_kwargs == {"seed": 4}
 
 
 @NATIVE

@@ -15,6 +15,8 @@ from typing import Any
 import aiohttp
 from aiohttp import web
 
+from tests.support.serving import serving_in_own_loop
+
 
 @dataclass
 class Endpoint:
@@ -42,7 +44,7 @@ def endpoint(respond: Respond, certificate: Path | None = None) -> Iterator[Endp
         served.requests.append((dict(request.headers), body))
         return await respond(number, body)
 
-    async def serve() -> None:
+    async def serve(started: threading.Event, stop: asyncio.Event) -> None:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_post("/v1/{api:chat/completions|embeddings}", handle)
         runner = web.AppRunner(app, shutdown_timeout=0, access_log=None)
@@ -58,15 +60,8 @@ def endpoint(respond: Respond, certificate: Path | None = None) -> Iterator[Endp
         await stop.wait()
         await runner.cleanup()
 
-    started, stop, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
-    thread.start()
-    started.wait(10)
-    try:
+    with serving_in_own_loop(serve):
         yield served
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(10)
 
 
 #: Answers in another endpoint's place; None: that one answers.

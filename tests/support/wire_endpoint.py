@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.endpoint import Endpoint, text_of
+from tests.support.serving import serving_in_own_loop
 
 
 @dataclass
@@ -112,7 +113,7 @@ def wire_endpoint(
                 await respond(request)
         writer.close()
 
-    async def serve() -> None:
+    async def serve(started: threading.Event, stop: asyncio.Event) -> None:
         tls = None
         if certificate is not None:
             tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
@@ -128,12 +129,5 @@ def wire_endpoint(
             connection.cancel()
         await asyncio.gather(*connections, return_exceptions=True)
 
-    started, stop, loop = threading.Event(), asyncio.Event(), asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),), daemon=True)
-    thread.start()
-    started.wait(10)
-    try:
+    with serving_in_own_loop(serve):
         yield served
-    finally:
-        loop.call_soon_threadsafe(stop.set)
-        thread.join(10)

@@ -140,7 +140,7 @@ def to_event(verdict: Verdict) -> dict[str, Any]:
 
 def from_event(event: dict[str, Any]) -> Verdict | None:
     """Returns None for what a triggerer of another version says, and this one cannot read."""
-    kinds = {kind.__name__: kind for kind in get_args(Verdict)}
+    kinds: dict[str, type[Verdict]] = {kind.__name__: kind for kind in get_args(Verdict)}
     values = _with_tuples(event)
     try:
         return kinds[values.pop("verdict")](**values)

@@ -56,6 +56,9 @@ _HISTORY_RUNS = 2_000
 _VALUE_CHARACTERS = 6 * ENTRY_CHARACTERS
 #: How many runs without a slice are listed: a backfill makes all of its runs at once.
 _RUNS_WITHOUT_SLICE = 2_000
+#: By a DAG's name and the hash of its serialized form, of which the DAG is made with all of its tasks.
+_timezones: dict[tuple[str, str | None], str] = {}
+_KEPT_TIMEZONES = 1_000
 
 
 class RunOfSlice(NamedTuple):
@@ -169,12 +172,19 @@ def _list_without_slice(session: Session, dag_id: str, task_id: str) -> list[Run
 
 def _schedule_timezone(session: Session, dag_id: str) -> str | None:
     """Returns the timezone of the DAG's schedule as it is now; None where it cannot be known."""
+    latest: Select[Any] = SerializedDagModel.latest_item_select_object(dag_id)  # type: ignore[no-untyped-call]
     try:
-        serialized = SerializedDagModel.get(dag_id, session=session)
+        known = (dag_id, session.scalar(latest.with_only_columns(SerializedDagModel.dag_hash)))
+        if timezone := _timezones.get(known):
+            return timezone
+        serialized = session.scalar(latest)
         if serialized is None:
             return None
         serialized.load_op_links = False
-        return str(schedule_timezone(serialized.dag))
+        if len(_timezones) >= _KEPT_TIMEZONES:
+            _timezones.clear()
+        timezone = _timezones[known] = str(schedule_timezone(serialized.dag))
+        return timezone
     except Exception as e:  # of a timetable that is not installed here, say
         log.info("The page takes the timezone of DAG %s from its runs: %s", dag_id, e)
         return None

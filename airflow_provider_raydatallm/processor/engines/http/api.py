@@ -47,6 +47,10 @@ class Api(ABC):
     def with_text(self, body: str, text: str) -> str:
         """The same body with this text in place of the row's, and a short answer."""
 
+    @abstractmethod
+    def plain(self, body: str, text: str) -> str:
+        """The least body with this text, and the limit that a row's answer has."""
+
     def read(self, body: bytes, asked: bytes = b"{}", redact: Callable[[str], str] = str) -> dict[str, Any]:
         """Returns columns of `GROUP_SCHEMA`, with an `error` where the endpoint refuses the row.
 

@@ -67,8 +67,13 @@ class ChatApi(Api):
 
     def with_text(self, body: str, text: str) -> str:
         request = json.loads(body)
-        limits = {name: _FEW_TOKENS for name in ("max_tokens", "max_completion_tokens") if request.get(name)}
+        limits = dict.fromkeys(_limits(request), _FEW_TOKENS)
         return json.dumps({**request, "messages": [{"role": "user", "content": text}], **limits})
+
+    def plain(self, body: str, text: str) -> str:
+        messages = [{"role": "user", "content": text}]
+        least = {"model": self.job.model_source, "messages": messages}
+        return json.dumps({**least, **_limits(json.loads(body))})
 
     def _read(self, reply: Any, asked: bytes, redact: Callable[[str], str]) -> dict[str, Any]:
         if not reply["choices"]:
@@ -129,6 +134,10 @@ class ChatApi(Api):
             "logprob": logprob,
             "logprob_tokens": logprob_tokens,
         }
+
+
+def _limits(request: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: request[name] for name in ("max_tokens", "max_completion_tokens") if request.get(name)}
 
 
 def _join_parts(content: Any) -> str | None:

@@ -15,6 +15,7 @@ import os
 import random
 import time
 import uuid
+from collections.abc import Iterator
 from functools import cached_property
 from typing import Any
 
@@ -81,6 +82,10 @@ class EndpointClient:
         self._places = asyncio.Semaphore(most_connections(job.requests_in_flight))
         #: Requests that got what they ask for: a gateway refuses some while what is behind it is away.
         self._answered = 0
+        #: Whether requests may cost, and get no answer. Then one row is asked, and the others need not pay
+        #: for it, until there is one.
+        self._is_doubtful = False
+        self._scout = asyncio.Lock()
         self._settled_at = time.monotonic()
         self._warned_at = -_WARN_EVERY_S
         #: What ended it: no row is asked from then on.
@@ -114,13 +119,13 @@ class EndpointClient:
             for number in range(LONE_TRIES):
                 if number:
                     await self._pause(error, LONGEST_PAUSE_S)
-                if not await self._answers_other_text(body):
+                if not await self._answers_other_text(body, max_tokens):
                     break
                 try:
                     return await self._ask_often(body, max_tokens, 1)
                 except PassingError as e:
                     error = e
-                if not await self._answers_other_text(body):
+                if not await self._answers_other_text(body, max_tokens):
                     break
             else:
                 tries = TRIES + LONE_TRIES
@@ -133,28 +138,43 @@ class EndpointClient:
                     kind="transient",
                 )
 
-    async def _answers_other_text(self, body: str) -> bool:
+    async def _answers_other_text(self, body: str, max_tokens: int) -> bool:
         """:raises SliceError: when it refuses all texts."""
         try:
-            return "error" not in await self._ask_often(self._with_other_text(body), _FEW_TOKENS, 1)
+            for request in self._with_other_texts(body, max_tokens):
+                if "error" not in await self._ask_often(*request, 1):
+                    return True
         except PassingError:
-            return False
+            pass
+        return False
 
-    def _with_other_text(self, body: str) -> str:
-        """The same request with a text that no row or cache has."""
-        return self._api.with_text(body, f"Hello {uuid.uuid4().hex}")
+    def _with_other_texts(self, body: str, max_tokens: int) -> Iterator[tuple[str, int]]:
+        """Yields bodies with texts that no row or cache has, and the tokens of an answer: the same request,
+        then the plainest, for rules of parameters may refuse it (of a prompt's words, of a shortest answer).
+        """
+        yield self._api.with_text(body, f"Hello {uuid.uuid4().hex}"), _FEW_TOKENS
+        yield self._api.plain(body, f"Hello {uuid.uuid4().hex}"), max_tokens
 
     async def _ask_often(self, body: str, max_tokens: int, tries: int) -> dict[str, Any]:
         """:raises PassingError: of the last of so many tries."""
-        failed = pauses = 0
-        while self.failure is None:
-            try:
-                return await self._ask(body, max_tokens)
-            except PassingError as e:
-                failed += not e.is_limit  # `_pause` ends a wait without end
-                if failed == tries:
-                    raise
-                await self._pause(e, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**pauses))
+        failed, pauses, is_alone = 0, 0, False
+        async with contextlib.AsyncExitStack() as alone:
+            while self.failure is None:
+                if self._answered:
+                    await alone.aclose()
+                elif self._is_doubtful and tries > 1 and not is_alone:
+                    await alone.enter_async_context(self._scout)
+                    is_alone = True
+                    continue
+                try:
+                    return await self._ask(body, max_tokens)
+                except PassingError as e:
+                    failed += not e.is_limit  # `_pause` ends a wait without end
+                    if failed == tries:
+                        raise
+                    error = e
+                self._is_doubtful |= error.may_have_cost
+                await self._pause(error, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**pauses))
                 pauses += 1
         raise self.failure
 
@@ -170,12 +190,12 @@ class EndpointClient:
                 refusal = e
             # From the same place, so that few rows are asked for nothing if all are refused.
             try:
-                other = await self._ask_once(self._with_other_text(body).encode(), _FEW_TOKENS)
+                for other, tokens in self._with_other_texts(body, max_tokens):
+                    if "error" not in await self._ask_once(other.encode(), tokens):
+                        return _failed(ROW_REFUSED, f"{refusal}, while it answers others")
             except DoubtfulRefusalError as e:
                 raise e.of_all from e
-            if "error" in other:
-                raise PassingError(str(refusal))
-            return _failed(ROW_REFUSED, f"{refusal}, while it answers others")
+            raise PassingError(str(refusal))
 
     async def _ask_once(self, data: bytes, max_tokens: int) -> dict[str, Any]:
         """
@@ -199,6 +219,8 @@ class EndpointClient:
                 raise
             except RowRefusedError as e:
                 columns = _failed(ROW_REFUSED, str(e))
+                if is_guess := e.reply_bytes > 0:
+                    spent = self._estimate.of_uncounted(size, e.reply_bytes)
             else:
                 spent, is_guess = self._count(columns, size)
             self._answered += "error" not in columns
@@ -235,7 +257,8 @@ class EndpointClient:
         reply = await self._connections.post(data)
         raise_unless_answered(reply.status, reply.headers, reply.body, self._redact)
         if reply.excess_of is not None:
-            raise RowRefusedError(f"the endpoint's reply is over {reply.excess_of:,} bytes")
+            message = f"the endpoint's reply is over {reply.excess_of:,} bytes"
+            raise RowRefusedError(message, reply_bytes=reply.excess_of)
         return self._api.read(reply.body, data, self._redact)
 
     @cached_property

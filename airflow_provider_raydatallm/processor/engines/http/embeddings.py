@@ -40,6 +40,9 @@ class EmbeddingsApi(Api):
     def with_text(self, body: str, text: str) -> str:
         return json.dumps({**json.loads(body), "input": text})
 
+    def plain(self, body: str, text: str) -> str:
+        return json.dumps({"model": self.job.model_source, "input": text})
+
     def _read(self, reply: Any, asked: bytes, redact: Callable[[str], str]) -> dict[str, Any]:
         [item] = reply["data"]
         vector = _to_vector(item["embedding"])

@@ -105,8 +105,8 @@ class TokenEstimate:
         return size.body_bytes + limit + self._excess
 
     def of_uncounted(self, size: RequestSize, reply_bytes: int = 0) -> float:
-        """What it took, where the endpoint does not say so."""
-        return self.of(size) if self._bytes else max(self.most(size), size.body_bytes + reply_bytes)
+        """The most that it took, where the endpoint does not say so: such answers may be the long ones."""
+        return max(self.most(size), size.body_bytes + reply_bytes)
 
     def learn(self, size: RequestSize, input_tokens: int, output_tokens: int) -> None:
         self._bytes += size.body_bytes

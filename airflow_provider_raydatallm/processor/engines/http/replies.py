@@ -39,7 +39,14 @@ _ADVICE: Mapping[int, tuple[Kind, str]] = {
 
 
 class RowRefusedError(Exception):
-    """The endpoint refuses this row, and answers others."""
+    """The endpoint refuses this row, and answers others.
+
+    :param reply_bytes: of an answer that cannot be used, which it wrote all the same.
+    """
+
+    def __init__(self, message: str, *, reply_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.reply_bytes = reply_bytes
 
 
 class DoubtfulRefusalError(Exception):

@@ -247,3 +247,5 @@ def test_other_text_has_the_same_parameters_and_a_short_answer() -> None:
     other = json.loads(chat.with_text(asked.params, "Hello"))
     hello = [{"role": "user", "content": "Hello"}]
     assert other == {**json.loads(asked.params), "messages": hello, "max_tokens": 16}
+    plain = json.loads(chat.plain(asked.params, "Hello"))
+    assert plain == {"model": other["model"], "messages": hello, "max_tokens": 500}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
 import time
@@ -16,7 +17,7 @@ from aiohttp import web
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE
-from airflow_provider_raydatallm.processor.engines.http import client
+from airflow_provider_raydatallm.processor.engines.http import client, connections
 from tests.support.endpoint import Endpoint, HangUp, completion, embedding, endpoint, error, text_of
 from tests.support.http_feeding import KEY, Sink, feed
 
@@ -269,6 +270,32 @@ def test_flagged_row_is_quarantined_when_another_text_is_answered(status: int) -
     assert (tries_of(served, "bad"), len(served.requests)) == (1, 3)
 
 
+@pytest.mark.parametrize("status", [403, 500])
+@pytest.mark.parametrize(
+    ("params", "is_refused"),
+    [
+        ({"response_format": {"type": "json_object"}}, lambda body: "json" not in text_of(body)),
+        ({"min_tokens": 20}, lambda body: body["max_tokens"] < body["min_tokens"]),
+        ({"thinking": {"budget_tokens": 64}}, lambda body: body["max_tokens"] <= 64),
+    ],
+    ids=["json", "shortest answer", "thoughts"],
+)
+def test_rules_of_the_parameters_are_no_reason_to_end_the_slice(
+    params: dict[str, Any], is_refused: Any, status: int
+) -> None:
+    """An endpoint may refuse another text with them."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        if params.keys() <= body.keys() and is_refused(body):
+            return error(400, "not with these parameters")
+        return error(status) if text_of(body).startswith("bad") else completion("{}")
+
+    texts = ["json 1", "bad json", "json 2"]
+    with endpoint(respond) as served:
+        sink, left = feed(served, texts, sampling_params={"max_tokens": 100, **params})
+    assert (left, [sink.by_row[i]["text"] for i in range(3)]) == ([], ["{}", None, "{}"])
+
+
 def test_refusal_of_all_texts_ends_the_slice() -> None:
     """With what was answered before."""
 
@@ -414,9 +441,10 @@ def truly(*tokens: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("in_flight", [1, 100, 1000])
 @pytest.mark.parametrize("max_tokens", [None, 1000])
-@pytest.mark.parametrize("counts", [truly, lambda *tokens: (0, 0)], ids=["counted", "zeros"])
+@pytest.mark.parametrize("counts", [truly, lambda *tokens: (0, 0), None], ids=["counted", "zeros", "some"])
 def test_budget_holds_whatever_is_in_flight(in_flight: int, max_tokens: int | None, counts: Any) -> None:
-    meter = Meter(counts)
+    answers = itertools.count()
+    meter = Meter(counts or (lambda *tokens: tokens if next(answers) < 5 else (None, None)))
     params = {"max_tokens": max_tokens} if max_tokens else {}
     rows = [f"row {i}" for i in range(1500)]
     with endpoint(meter) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as caught:
@@ -441,7 +469,52 @@ def test_what_a_gateway_gave_up_waiting_for_counts(status: int | None) -> None:
     with endpoint(meter) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as e:
         feed(served, [f"row {i}" for i in range(200)], token_budget=10_000, requests_in_flight=20)
     assert "of them estimated" in str(e.value)
-    assert meter.spent <= 10_000 + 3_000  # by the average, of a third as many counted ones
+    assert meter.spent <= 10_000 + 1_000
+
+
+def test_answer_that_is_too_long_to_be_read_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "_MAX_REPLY_BYTES", 10_000)
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return completion("x" * 20_000, (20, 20_000))
+
+    with endpoint(respond) as served, pytest.raises(SliceError, match=r"engine\.token_budget"):
+        feed(served, [f"row {i}" for i in range(20)], token_budget=50_000, requests_in_flight=1)
+    assert len(served.requests) <= 5
+
+
+@pytest.mark.parametrize(
+    "reply", [web.Response, HangUp, lambda: error(504)], ids=["unreadable", "cut", "504"]
+)
+def test_until_a_row_is_answered_only_one_asks_again_for_what_may_have_cost(reply: Any) -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        answer: web.StreamResponse = reply()
+        return answer
+
+    with endpoint(respond) as served, pytest.raises(SliceError, match="in each of 8 tries") as caught:
+        feed(served, [f"row {i}" for i in range(100)], requests_in_flight=20)
+    assert caught.value.kind == "transient"
+    assert len(served.requests) < 100 + 2 * client.TRIES
+
+
+def test_rows_go_on_together_once_one_is_answered() -> None:
+    """Also those that waited for that."""
+    most = now = 0
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        nonlocal most, now
+        if number < 25:
+            return error(504)
+        now += 1
+        most = max(most, now)
+        await asyncio.sleep(0.2)
+        now -= 1
+        return completion(text_of(body))
+
+    with endpoint(respond) as served:
+        sink, _ = feed(served, [f"row {i}" for i in range(40)], requests_in_flight=20)
+    assert len(sink.by_row) == 40
+    assert most > 10
 
 
 def test_replies_that_cost_nothing_are_not_charged() -> None:

@@ -131,7 +131,7 @@ class EndpointClient:
                 tries = TRIES + LONE_TRIES
                 return _failed(ROW_FAILED, f"{error}, in each of {tries} tries, while it answers others")
             if self._answered == answered_before:
-                raise SliceError(
+                raise error.of_all or SliceError(
                     f"{error}, in each of {TRIES} tries. The answered rows are kept, and a retry continues "
                     "with the others. Check that the endpoint of engine.url runs, and that the cluster's "
                     "nodes reach it",
@@ -188,6 +188,10 @@ class EndpointClient:
                 return await self._ask_once(body.encode(), max_tokens)
             except DoubtfulRefusalError as e:
                 refusal = e
+            if refusal.is_sudden and self._answered:
+                raise PassingError(str(refusal), of_all=refusal.of_all)
+            if refusal.is_sudden:
+                raise refusal.of_all
             # From the same place, so that few rows are asked for nothing if all are refused.
             try:
                 for other, tokens in self._with_other_texts(body, max_tokens):

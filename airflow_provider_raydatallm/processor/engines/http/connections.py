@@ -45,6 +45,7 @@ _LARGE_REPLY_BYTES = 256 << 10
 _LARGE_REPLIES = 8
 #: Files that a process opens beside these connections: of the store, of Ray, of the checkpoint.
 _OTHER_FILES = 256
+_PROXY = "the proxy (HTTPS_PROXY of the cluster's nodes)"
 
 #: An id: a hash of the request, and a random part.
 _ID = re.compile(r"rayllm-[0-9a-f]{32}-[0-9a-f]{12}")
@@ -154,10 +155,12 @@ class EndpointConnections:
                 kind="input",
             ) from e
         except aiohttp.ClientHttpProxyError as e:
-            message = f"the proxy (HTTPS_PROXY of the cluster's nodes) answered {e.status}: {e.message}"
+            message = f"{_PROXY} answered {e.status}: {e.message}"
             if e.status >= 500:
                 raise PassingError(message) from e
             raise SliceError(f"{message}. Check its rules, or set NO_PROXY", kind="input") from e
+        except aiohttp.ClientProxyConnectionError as e:
+            raise PassingError(f"{_PROXY} cannot be reached: {e}") from e
         except aiohttp.ClientConnectorError as e:
             raise PassingError(f"the endpoint cannot be reached: {e}") from e
         except (aiohttp.ClientError, OSError) as e:
@@ -184,11 +187,30 @@ class EndpointConnections:
 
 
 def _find_proxy(job: SliceJob) -> str | None:
-    """That of the environment, which must not get what is for this machine."""
+    """That of the environment, which must not get what is for this machine.
+
+    :raises SliceError: for one that is no HTTP proxy.
+    """
     address = urlsplit(job.endpoint_url or "")
     if job.is_local_endpoint or urllib.request.proxy_bypass(address.hostname or ""):
         return None
-    return urllib.request.getproxies().get(address.scheme)
+    proxy = urllib.request.getproxies().get(address.scheme)
+    if proxy is None:
+        return None
+    if "://" not in proxy:  # as curl has it
+        proxy = f"http://{proxy}"
+    try:
+        parts = urlsplit(proxy)
+        is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_usable = False
+    if not is_usable:  # it may hold a password
+        raise SliceError(
+            f"{_PROXY} is no address as http://host:port, without which the endpoint cannot be asked. "
+            "Correct it, or set NO_PROXY",
+            kind="input",
+        )
+    return proxy
 
 
 def _returned_id(reply: Reply) -> str | None:

@@ -7,6 +7,7 @@ are waited for and delivered, for they are paid for, before the failure is raise
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -18,10 +19,10 @@ from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
 from airflow_provider_raydatallm.processor.engines.feeding.row import Row, RowsInWork
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import add_worker_name
 
+logger = logging.getLogger(__name__)
+
 #: Shortest time between two groups.
 _GROUP_SECONDS = 0.25
-#: For what is in flight when the slice fails.
-_LAST_SECONDS = 60.0
 
 
 class Client(Protocol):
@@ -39,13 +40,16 @@ class HttpDispatcher:
         self,
         client: Client,
         in_flight: int,
+        longest_s: float,
         on_group: Callable[[Sequence[Row], pa.Table], None],
     ) -> None:
         """
         :param in_flight: rows that the client asks for at once; twice as many are taken.
+        :param longest_s: of a request.
         :param on_group: delivers finished rows, with their columns of `GROUP_SCHEMA` and `worker`.
         """
         self._client, self._in_flight, self._on_group = client, in_flight, on_group
+        self._longest_s = longest_s
         self._loop = asyncio.new_event_loop()
         self._has_finished = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,7 +92,9 @@ class HttpDispatcher:
     def _raise_failure(self) -> None:
         if self._failure is not None:
             with self._changed:
-                self._changed.wait_for(lambda: self._error or not self._unsettled, _LAST_SECONDS)
+                if not self._error and (left := len(self._unsettled)):
+                    logger.warning("the slice has failed, and waits for answers in flight (%d at most)", left)
+                self._changed.wait_for(lambda: self._error or not self._unsettled, self._longest_s)
             raise self._failure
 
     # In the event loop

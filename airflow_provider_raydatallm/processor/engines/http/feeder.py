@@ -31,7 +31,9 @@ class HttpFeeder(Feeder):
     def _new_dispatcher(self) -> RowDispatcher:
         job = self._setup.job
         client = EndpointClient(job, self._new_api(), self._spent)
-        return HttpDispatcher(client, job.requests_in_flight, on_group=self._deliver_group)
+        return HttpDispatcher(
+            client, job.requests_in_flight, job.request_timeout, on_group=self._deliver_group
+        )
 
     def _new_api(self) -> Api:
         job = self._setup.job

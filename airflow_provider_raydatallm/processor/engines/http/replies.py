@@ -17,6 +17,7 @@ ROW_REFUSED = "RefusedByEndpoint"
 _REFUSED = (400, 413, 422)
 #: Of every row. Others from 400 to 499 may be so (403: the key's rights), or a filter flagged the row.
 _OF_ALL = (401, 402, 404)
+_REDIRECTS = (301, 302, 303, 307, 308)
 #: Passing, as are all of 500 and above.
 _PASSING = (408, 409, 425, 429)
 #: After which a server may have answered all the same: its gateway waited no longer, or it broke down.
@@ -53,12 +54,15 @@ class DoubtfulRefusalError(Exception):
     """Of this row, or of all: an answer to another text tells.
 
     :param of_all: what ends the run in the second case.
+    :param is_sudden: whether it is of all, and most likely passes where others were answered before.
     :param may_have_cost: whether the endpoint answered.
     """
 
-    def __init__(self, message: str, of_all: SliceError, *, may_have_cost: bool = False) -> None:
+    def __init__(
+        self, message: str, of_all: SliceError, *, is_sudden: bool = False, may_have_cost: bool = False
+    ) -> None:
         super().__init__(message)
-        self.of_all, self.may_have_cost = of_all, may_have_cost
+        self.of_all, self.is_sudden, self.may_have_cost = of_all, is_sudden, may_have_cost
 
 
 class PassingError(Exception):
@@ -67,6 +71,7 @@ class PassingError(Exception):
     :param pause_s: before which the endpoint wants none.
     :param is_limit: whether the endpoint works, and has had too many requests.
     :param may_have_cost: whether it may have answered all the same.
+    :param of_all: what ends the run if it does not pass.
     """
 
     def __init__(
@@ -76,9 +81,11 @@ class PassingError(Exception):
         pause_s: float | None = None,
         is_limit: bool = False,
         may_have_cost: bool = False,
+        of_all: SliceError | None = None,
     ) -> None:
         super().__init__(message)
         self.pause_s, self.is_limit, self.may_have_cost = pause_s, is_limit, may_have_cost
+        self.of_all = of_all
 
 
 def raise_unless_answered(
@@ -89,7 +96,6 @@ def raise_unless_answered(
     :raises RowRefusedError: for this row.
     :raises DoubtfulRefusalError: for this row, or for all.
     :raises PassingError: when another try may succeed.
-    :raises SliceError: when no row can succeed.
     """
     if is_answer(status):
         return
@@ -105,15 +111,13 @@ def raise_unless_answered(
             is_limit=status == 429,
             may_have_cost=status in _MAY_HAVE_COST,
         )
-    if 300 <= status < 400:
-        raise SliceError(
-            f"the endpoint redirects to {redact(headers.get('Location', 'another address'))!r:.200}, which "
-            "is not followed: the key is for one host. Set engine.url to where it answers itself",
-            kind="input",
-        )
+    if status in _REDIRECTS:
+        message = f"the endpoint redirects to {redact(headers.get('Location', 'another address'))!r:.200}"
+        advice = "which is not followed: the key is for one host. Set engine.url to where it answers itself"
+        raise DoubtfulRefusalError(message, SliceError(f"{message}, {advice}", kind="input"), is_sudden=True)
     kind, advice = _ADVICE.get(status, ("input", "check engine.url: it may lead to something else"))
     of_all = SliceError(f"{message}. Most likely {advice}", kind=kind)
-    raise of_all if status in _OF_ALL else DoubtfulRefusalError(message, of_all)
+    raise DoubtfulRefusalError(message, of_all, is_sudden=status in _OF_ALL)
 
 
 def is_answer(status: int) -> bool:

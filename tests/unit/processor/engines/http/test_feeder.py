@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import os
 import random
 import time
 from collections import Counter
@@ -256,6 +257,29 @@ def test_refused_key_ends_the_slice_when_the_rows_in_flight_are_delivered() -> N
     assert len(served.requests) <= 4  # no row is asked after the refusal
 
 
+@pytest.mark.parametrize("status", [401, 402, 404, 302])
+def test_refusal_of_all_that_passes_ends_no_slice(status: int) -> None:
+    """As while a gateway reads its routes again: three requests after others were answered."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return error(status) if 20 <= number < 23 else completion(text_of(body))
+
+    texts = [f"row {i}" for i in range(60)]
+    with endpoint(respond) as served:
+        sink, left = feed(served, texts, requests_in_flight=4)
+    assert (left, [sink.by_row[i]["text"] for i in range(60)]) == ([], texts)
+
+
+def test_key_that_is_withdrawn_ends_the_slice() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return completion("x") if number < 20 else error(401)
+
+    with endpoint(respond) as served, pytest.raises(SliceError, match="check the password") as caught:
+        feed(served, [f"row {i}" for i in range(60)], requests_in_flight=4)
+    assert caught.value.kind == "input"
+    assert len(json.loads(caught.value.__notes__[0])) == 20
+
+
 @pytest.mark.parametrize("status", [403, 424, 451, 406])
 def test_flagged_row_is_quarantined_when_another_text_is_answered(status: int) -> None:
     async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
@@ -381,7 +405,11 @@ def proxied(monkeypatch: pytest.MonkeyPatch) -> Iterator[Endpoint]:
         yield proxy
 
 
-def test_proxy_of_the_environment_is_used_but_for_this_machine(proxied: Endpoint) -> None:
+@pytest.mark.parametrize("scheme", ["http://", ""])
+def test_proxy_of_the_environment_is_used_but_for_this_machine(
+    proxied: Endpoint, monkeypatch: pytest.MonkeyPatch, scheme: str
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", os.environ["HTTP_PROXY"].replace("http://", scheme))
     sink, _ = feed(Endpoint("http://models.invalid/v1"), ["a"], allow_plain_http=True)
     assert (sink.by_row[0]["text"], proxied.requests[0][0]["Host"]) == ("A", "models.invalid")
     with endpoint(echo) as served:
@@ -393,6 +421,20 @@ def test_proxy_that_refuses_to_connect_ends_the_slice_and_gets_no_key(proxied: E
     with pytest.raises(SliceError, match=r"the proxy \(HTTPS_PROXY .*NO_PROXY") as caught:
         feed(Endpoint("https://models.invalid/v1"), ["a"])
     assert (caught.value.kind, proxied.requests) == ("input", [])
+
+
+@pytest.mark.parametrize(
+    ("address", "kind", "says"),
+    [("socks5://127.0.0.1:1080", "input", "no address"), ("http://[::1", "input", "no address"),
+     ("http://127.0.0.1:1", "transient", "proxy .* cannot be reached")],
+)  # fmt: skip
+def test_proxy_that_cannot_be_used_is_named(
+    proxied: Endpoint, monkeypatch: pytest.MonkeyPatch, address: str, kind: str, says: str
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", address)
+    with pytest.raises(SliceError, match=says) as caught:
+        feed(Endpoint("http://models.invalid/v1"), ["a"], allow_plain_http=True)
+    assert (caught.value.kind, proxied.requests) == (kind, [])
 
 
 def test_nodes_own_credentials_are_not_for_the_endpoint(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.http.replies import (
     DoubtfulRefusalError,
     PassingError,
@@ -28,11 +27,11 @@ def test_answer_is_none_of_its_matters() -> None:
 
 def test_secret_is_redacted_before_a_message_is_cut() -> None:
     key, redact = "sk-0123456789", lambda text: text.replace("sk-0123456789", "***")
-    for status, kind in ((400, RowRefusedError), (401, SliceError), (500, PassingError)):
+    for status, kind in ((400, RowRefusedError), (401, DoubtfulRefusalError), (500, PassingError)):
         for body in (error("x" * 490 + key), (" " * 490 + key).encode()):
             with pytest.raises(kind) as caught:
                 raise_unless_answered(status, {}, body, redact)
-            assert "sk-" not in str(caught.value)
+            assert "sk-" not in f"{caught.value} {getattr(caught.value, 'of_all', '')}"
             assert "sk-" not in str(broken_reply(body, "is broken", redact))
 
 
@@ -50,9 +49,10 @@ def test_refused_row_says_why(status: int) -> None:
 def test_what_no_row_can_pass_ends_the_slice_and_says_what_to_check(
     status: int, kind: str, advice: str
 ) -> None:
-    with pytest.raises(SliceError, match=advice) as caught:
+    with pytest.raises(DoubtfulRefusalError) as caught:
         raise_unless_answered(status, {}, error("no"))
-    assert caught.value.kind == kind
+    of_all = caught.value.of_all
+    assert (caught.value.is_sudden, of_all.kind, advice in str(of_all)) == (True, kind, True)
 
 
 @pytest.mark.parametrize(
@@ -63,12 +63,14 @@ def test_what_no_row_can_pass_ends_the_slice_and_says_what_to_check(
 def test_refusal_that_may_be_of_one_row_says_what_to_check_if_it_is_of_all(status: int, advice: str) -> None:
     with pytest.raises(DoubtfulRefusalError, match=f"{status}: flagged") as caught:
         raise_unless_answered(status, {}, error("flagged"))
-    assert (caught.value.of_all.kind, advice in str(caught.value.of_all)) == ("input", True)
+    of_all = caught.value.of_all
+    assert (caught.value.is_sudden, of_all.kind, advice in str(of_all)) == (False, "input", True)
 
 
 @pytest.mark.parametrize(
     ("code", "kind"),
-    [(400, RowRefusedError), ("422", RowRefusedError), (401, SliceError), (403, DoubtfulRefusalError),
+    [(400, RowRefusedError), ("422", RowRefusedError), (401, DoubtfulRefusalError),
+     (403, DoubtfulRefusalError),
      (429, PassingError), (None, PassingError), ("server_error", PassingError), (True, PassingError),
      (10**400, PassingError), ([], PassingError)],
 )  # fmt: skip
@@ -84,13 +86,15 @@ def test_reply_without_an_error_is_left_to_who_reads_it(reply: Any) -> None:
 
 
 def test_account_without_credit_is_no_limit_that_passes() -> None:
-    with pytest.raises(SliceError, match="credit"):
+    with pytest.raises(DoubtfulRefusalError) as caught:
         raise_unless_answered(429, {}, error("You exceeded your quota", code="insufficient_quota"))
+    assert (caught.value.is_sudden, "credit" in str(caught.value.of_all)) == (True, True)
 
 
 def test_redirect_is_not_followed() -> None:
-    with pytest.raises(SliceError, match=r"https://evil\.example/v1"):
+    with pytest.raises(DoubtfulRefusalError, match=r"https://evil\.example/v1") as caught:
         raise_unless_answered(307, {"Location": "https://evil.example/v1"}, b"")
+    assert caught.value.is_sudden
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,20 @@
-"""Templates of a task render as text, also in a DAG that renders them natively."""
+"""Templates of a task render as text, also in a DAG that renders them natively, and never to nothing."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from jinja2 import Environment
+
+#: Arguments that a form may leave empty, and those of a decorated function.
+_MAY_BE_NONE = ("source.trial", "source.max_rows", "op_args", "op_kwargs")
 
 
 class TextTemplates(BaseOperator):
@@ -16,6 +22,9 @@ class TextTemplates(BaseOperator):
 
     With `render_template_as_native_obj`, Airflow would make a number of the label "1" and of the key
     "20260131", templates or not.
+
+    The output of another task may be None. An argument with that is refused, not taken as left out: the task
+    would take another slice, or all rows.
     """
 
     def __init__(self, **kwargs: Any) -> None:
@@ -34,3 +43,50 @@ class TextTemplates(BaseOperator):
         if isinstance(jinja_env, NativeEnvironment):  # the DAG's, which Airflow passes to a mapped task
             jinja_env = self.get_template_env()
         return super().render_template(content, context, jinja_env, seen_oids)
+
+    def _do_render_template_fields(
+        self,
+        parent: Any,
+        template_fields: Iterable[str],
+        context: Context,
+        jinja_env: Environment,
+        seen_oids: set[int],
+    ) -> None:
+        # Of a mapped task Airflow calls this, and not `render_template_fields`.
+        written = {name: getattr(parent, name, None) for name in template_fields}
+        super()._do_render_template_fields(parent, list(written), context, jinja_env, seen_oids)
+        mapped = _mapped_names(context["dag"].task_dict.get(self.task_id)) if "dag" in context else set()
+        for name, value in written.items():
+            rendered = getattr(parent, name, None)
+            if name in mapped and rendered is None:
+                raise _is_none(name)
+            _check_given(name, value, rendered)
+
+
+def _check_given(path: str, written: Any, rendered: Any) -> None:
+    """:raises RayLLMInputError: where another task's output was written, and is None."""
+    if path in _MAY_BE_NONE:
+        return
+    if hasattr(written, "resolve"):
+        if rendered is None:
+            raise _is_none(path)
+    elif isinstance(written, Mapping):
+        for name, value in written.items():
+            _check_given(f"{path}.{name}", value, rendered[name])
+    elif isinstance(written, (list, tuple)):
+        for i, value in enumerate(written):
+            _check_given(f"{path}[{i}]", value, rendered[i])
+
+
+def _mapped_names(task: Any) -> set[str]:
+    """The arguments that `expand` sets, of an operator or of a decorated function."""
+    inputs = (getattr(task, name, None) for name in ("expand_input", "op_kwargs_expand_input"))
+    values = (getattr(one, "value", None) for one in inputs)
+    return {name for value in values if isinstance(value, Mapping) for name in value} - {*_MAY_BE_NONE}
+
+
+def _is_none(name: str) -> RayLLMInputError:
+    return RayLLMInputError(
+        f"{name} is the output of another task, or of a Param, and that is None: have it return a value, or "
+        "leave the argument out"
+    )

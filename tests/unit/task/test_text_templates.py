@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, Param
+from airflow.sdk.definitions._internal.mixins import ResolveMixin
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
@@ -75,6 +76,58 @@ def test_mapped_task_is_rendered_alike(native: bool) -> None:
     job = task.slice_job(context_of(task))[0]
     assert (job.slice_key, job.choices, job.prompt) == ("20260131", ("1", "2"), "'yes' {a}")
     assert job.engine_kwargs == {"seed": 4}
+
+
+class Output(ResolveMixin):
+    """Of another task, which returned nothing."""
+
+    def iter_references(self) -> Any:
+        return ()
+
+    def resolve(self, context: Any) -> Any:
+        return None
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [({"slice_key": Output()}, "slice_key"), ({"source": {"column": Output()}}, "source.column"),
+     ({"choices": Output()}, "choices"), ({"columns": ["a", Output()]}, r"columns\[1\]")],
+)  # fmt: skip
+def test_argument_that_another_task_left_empty_is_not_taken_as_left_out(
+    given: dict[str, Any], name: str
+) -> None:
+    with pytest.raises(RayLLMInputError, match=f"{name} is the output .* None"):
+        spec_of(False, **given)
+
+
+def test_form_may_leave_its_fields_empty() -> None:
+    dag = DAG("d", schedule=None, params={"rows": Param(None, type=["null", "integer"])})
+    task = RayLLMBatchOperator(
+        dag=dag, **GIVEN, slice_key="k", source={"max_rows": dag.param("rows"), "trial": dag.param("rows")}
+    )
+    context: Any = {**context_of(task), "params": {"rows": None}}
+    context["dag_run"].conf = {}
+    task.render_template_fields(context)
+    assert task.slice_job(context)[0].max_rows is None
+
+
+def test_mapped_value_that_is_none_is_refused() -> None:
+    with dag_of(False) as dag:
+        mapped = RayLLMBatchOperator.partial(**GIVEN).expand(slice_key=["a", None])
+        sensors = RayLLMSliceSensor.partial(task_id="s", output_path="/out").expand(slice_key=["a", None])
+    assert rendered(dag, mapped, 0).slice_job(context_of(mapped))[0].slice_key == "a"
+    task = rendered(dag, mapped, 1)
+    with pytest.raises(RayLLMInputError, match="slice_key is the output"):
+        task.slice_job(context_of(mapped))
+    with pytest.raises(RayLLMInputError, match="slice_key is the output"):
+        rendered(dag, sensors, 1)
+
+
+def rendered(dag: DAG, mapped: Any, index: int) -> Any:
+    context: Any = {**context_of(mapped), "task": mapped, "dag": dag}
+    context["ti"].map_index = index
+    mapped.render_template_fields(context)
+    return context["task"]
 
 
 @NATIVE

@@ -54,7 +54,7 @@ def record_asset_events(
     :param partition_key: the run's.
     :param emit_partition: set the slice key as partition when the run has no partition key.
     """
-    extra = _extra(result)
+    extra = {**_extra(result), "trial": job.trial_name}
     for outlet in outlets:
         if isinstance(outlet, AssetAlias):
             _resolve_alias(outlet_events[outlet], output_table(job).uri, extra)

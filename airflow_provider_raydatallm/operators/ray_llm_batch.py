@@ -26,7 +26,7 @@ from airflow_provider_raydatallm.task import arguments, submission
 from airflow_provider_raydatallm.task.job.record import SERIES, try_series
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 from airflow_provider_raydatallm.task.run_slice import other_names_of_run, slice_of_run
-from airflow_provider_raydatallm.task.schedule import schedule_timezone
+from airflow_provider_raydatallm.task.schedule import schedule_timezone, zone_name
 from airflow_provider_raydatallm.task.slice_key import SCHEDULED_RUNS
 from airflow_provider_raydatallm.task.telemetry import trace_context
 
@@ -360,7 +360,7 @@ class RayLLMBatchOperator(SliceTask):
             slice_fields["slice_instant"] = key.instant.astimezone(UTC).isoformat()
             slice_fields["other_slice_keys"] = other_names_of_run(context, key, slice_format)
         try:
-            slice_fields["slice_timezone"] = str(schedule_timezone(context["dag"]))
+            slice_fields["slice_timezone"] = zone_name(schedule_timezone(context["dag"]))
         except RayLLMInputError:
             if fields.get("slice_column") is not None:  # whose dates are formatted in it
                 raise

@@ -11,7 +11,6 @@ from typing import Any
 
 from airflow.sdk import get_current_context, task
 
-from airflow_provider_raydatallm.contract.slice_paths import TRIAL
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.task.run_slice import slice_of_run
 
@@ -43,7 +42,7 @@ def slices_of(events: Iterable[Any]) -> list[str]:
     is_trial = False
     for event in events:
         key = event.extra.get("slice_key")
-        if f"{TRIAL}/" in str(event.extra.get("output_path")):
+        if event.extra.get("trial") is not None:
             is_trial = True
         elif isinstance(key, str):
             keys[key] = None

@@ -29,7 +29,7 @@ from airflow_provider_raydatallm.page.answers import (
     TasksPage,
     Try,
 )
-from airflow_provider_raydatallm.task.schedule import schedule_timezone
+from airflow_provider_raydatallm.task.schedule import schedule_timezone, zone_name
 from airflow_provider_raydatallm.task.slice_entry import (
     ENTRY_CHARACTERS,
     INDEX_KEY,
@@ -183,7 +183,7 @@ def _schedule_timezone(session: Session, dag_id: str) -> str | None:
         serialized.load_op_links = False
         if len(_timezones) >= _KEPT_TIMEZONES:
             _timezones.clear()
-        timezone = _timezones[known] = str(schedule_timezone(serialized.dag))
+        timezone = _timezones[known] = zone_name(schedule_timezone(serialized.dag))
         return timezone
     except Exception as e:  # of a timetable that is not installed here, say
         log.info("The page takes the timezone of DAG %s from its runs: %s", dag_id, e)

@@ -7,7 +7,7 @@ give the same answers.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from datetime import UTC, datetime, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -32,7 +32,7 @@ def schedule_timezone(dag: DAG | SerializedDAG) -> tzinfo:
 
     :raises RayLLMInputError: when it cannot be known; says why, and what to do.
     """
-    zones = {str(zone): zone for zone in _zones(dag.timetable, dag.timezone)}
+    zones = {zone_name(zone): zone for zone in _zones(dag.timetable, dag.timezone)}
     if len(zones) > 1:
         raise _unknown(dag.timetable, f"holds several: {', '.join(sorted(zones))}")
     zone = next(iter(zones.values()), dag.timezone)
@@ -40,6 +40,19 @@ def schedule_timezone(dag: DAG | SerializedDAG) -> tzinfo:
         return ZoneInfo(zone) if isinstance(zone, str) else zone
     except (ZoneInfoNotFoundError, ValueError):
         raise _unknown(dag.timetable, f"has {zone!r}, which is no timezone") from None
+
+
+def zone_name(zone: str | tzinfo) -> str:
+    """Returns the name of a timezone as Arrow and browsers know it: of the tz database, or what its clock is
+    ahead of UTC (`+05:30`)."""
+    if isinstance(zone, (str, ZoneInfo)):
+        name = str(zone)
+    elif (offset := zone.utcoffset(None)) is not None:
+        minutes = offset // timedelta(minutes=1)
+        name = f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}:{abs(minutes) % 60:02}"
+    else:
+        name = str(zone)
+    return "UTC" if name == "+00:00" else name
 
 
 def makes_partitioned_runs(timetable: object) -> bool:
@@ -88,7 +101,7 @@ def _zones(timetable: Any, dag_zone: tzinfo) -> Iterator[str | tzinfo]:
 def _mapper_zones(mapper: Any) -> Iterator[str | tzinfo]:
     """A mapper's timezone, unless it is UTC, which a mapper has that was given none."""
     zone = _first(mapper, _ZONES)
-    if zone is not None and str(zone) not in ("UTC", "+00:00"):
+    if zone is not None and zone_name(zone) != "UTC":
         yield zone
     for inner in _as_list(_first(mapper, _INNER_MAPPERS) or ()):
         yield from _mapper_zones(inner)

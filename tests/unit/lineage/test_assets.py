@@ -44,7 +44,7 @@ def test_extra_of_the_user_is_kept() -> None:
     assert len(events) == 1
     assert events[one].extra == {
         "mine": 1, "outcome": "published", "slice_key": "k", "output_path": "/out/ds=k",
-        "published_version": 3, "fingerprint": "f", "ray_job_id": "j", "counts": {
+        "published_version": 3, "fingerprint": "f", "ray_job_id": "j", "trial": None, "counts": {
             "planned": 3, "succeeded": 2, "quarantined": 1,
         },
     }  # fmt: skip

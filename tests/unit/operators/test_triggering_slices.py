@@ -33,8 +33,9 @@ def published(key: str, asset: str = "table", **more: Any) -> AssetEventDagRunRe
     """The event of a task of this provider, with what it put into it."""
     outlet = Asset(asset)
     recorded = SimpleNamespace(extra={})
+    job = slice_job(slice_key=key, max_rows=more.pop("trial", None))
     record_asset_events(
-        [outlet], {outlet: recorded}, slice_job(slice_key=key), {**RESULT, "slice_key": key, **more},  # type: ignore[arg-type]
+        [outlet], {outlet: recorded}, job, {**RESULT, "slice_key": key, **more},  # type: ignore[arg-type]
         partition_key=None, emit_partition=False,
     )  # fmt: skip
     return event_of(asset, recorded.extra)
@@ -61,9 +62,10 @@ def test_each_slice_of_all_events_is_listed_once() -> None:
 
 
 def test_trials_are_left_out() -> None:
-    trial = published("2026-01-29", output_path="/out.trial/first-10/ds=2026-01-29")
+    trial = published("2026-01-29", trial=10)
     assert slices(trial, published("2026-01-30")) == ["2026-01-30"]
     assert slices(trial) == []
+    assert slices(published("2026-01-29", output_path="/free.trial/out/ds=2026-01-29")) == ["2026-01-29"]
 
 
 def test_events_that_name_no_slice_are_no_reason_to_do_nothing() -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pendulum
+import pyarrow as pa
 import pytest
 from airflow.sdk import (
     DAG,
@@ -27,8 +28,9 @@ from airflow.timetables.base import DagRunInfo, Timetable
 from airflow.timetables.events import EventsTimetable  # the SDK's cannot be read from the database
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.processor.input.slice_filter import SliceFilter
 from airflow_provider_raydatallm.task.arguments import finish_time
-from airflow_provider_raydatallm.task.schedule import other_names, schedule_timezone
+from airflow_provider_raydatallm.task.schedule import other_names, schedule_timezone, zone_name
 from airflow_provider_raydatallm.task.slice_key import resolve_slice_key
 
 TABLE = Asset("table")
@@ -124,6 +126,26 @@ def test_schedule_without_a_timezone_has_the_dags(kind: str, zone: str) -> None:
         assert str(schedule_timezone(dag)) == zone
         for day in DAYS[zone]:
             assert key_of(dag, midnight(day, zone).in_timezone("UTC")) == day
+
+
+@pytest.mark.parametrize(
+    ("zone", "name"),
+    [(pendulum.FixedTimezone(19800), "+05:30"), (pendulum.parse("2026-01-01T00:00:00+00:00").tzinfo, "UTC"),  # type: ignore[union-attr]
+     (pendulum.FixedTimezone(-12600), "-03:30"), (pendulum.timezone(BERLIN), BERLIN)],
+)  # fmt: skip
+def test_timezone_has_a_name_that_arrow_knows(zone: Any, name: str) -> None:
+    instant = dt.datetime(2026, 1, 31, 20, tzinfo=dt.UTC)
+    schedules = ["@daily", PartitionedAssetTimetable(
+        assets=TABLE, default_partition_mapper=StartOfDayMapper(timezone=zone)
+    )]  # fmt: skip
+    for schedule in schedules:
+        dag = DAG("d", schedule=schedule, start_date=instant.astimezone(zone))
+        for side in both_sides(dag):
+            assert zone_name(schedule_timezone(side)) == name
+            assert key_of(side, instant) == instant.astimezone(zone).strftime("%Y-%m-%d")
+    column = pa.chunked_array([pa.array([instant], pa.timestamp("us", tz="UTC"))])
+    day = instant.astimezone(zone).strftime("%Y-%m-%d")
+    assert SliceFilter("at", day, "%Y-%m-%d", name).mask(column).to_pylist() == [True]
 
 
 @pytest.mark.parametrize("zone", ZONES)

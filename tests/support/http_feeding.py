@@ -36,7 +36,11 @@ class Sink:
 
 
 def feed(
-    served: Endpoint, texts: list[str], sink: Sink | None = None, **fields: Any
+    served: Endpoint,
+    texts: list[str],
+    sink: Sink | None = None,
+    vector_size: int | None = None,
+    **fields: Any,
 ) -> tuple[Sink, list[int]]:
     """Returns what was delivered, and the rows that are left."""
     paths = {"input_path": "in", "output_path": "out"}
@@ -44,7 +48,7 @@ def feed(
     sink = sink or Sink()
     unused: Any = None
     setup = FeederSetup(job, NoWorkers, sink, RowBudget(1, 1), active_feeders=unused, suspect_keys=unused)  # type: ignore[arg-type]
-    feeder: Any = HttpFeeder(setup)
+    feeder: Any = HttpFeeder(setup, vector_size=vector_size)
     left: list[int] = []
     infer = feeder._infer
 

@@ -87,14 +87,18 @@ class ChatApi(Api):
                 mapping(usage.get("completion_tokens_details")).get("reasoning_tokens")
             ),
         }
+        wanted, choices = _wanted_texts(asked), _in_order(reply["choices"])
         texts = []
-        for choice in reply["choices"]:
+        for choice in choices[:wanted]:
             reason = _text(choice.get("finish_reason"))
             try:
                 texts.append(self._read_text(choice, reason, asked, redact))
             except RowRefusedError as e:
                 reason = reason and storable(reason)
                 return {**columns, "finish_reason": reason, "error_type": ROW_REFUSED, "error": str(e)}
+        if len(texts) < wanted:
+            error = f"the endpoint answered {len(texts)} of {wanted} texts (sampling_params n)"
+            return {**columns, "error_type": ROW_REFUSED, "error": error}
         return {**columns, **one_or_several(texts)}
 
     def _read_text(
@@ -134,6 +138,18 @@ class ChatApi(Api):
             "logprob": logprob,
             "logprob_tokens": logprob_tokens,
         }
+
+
+def _wanted_texts(asked: bytes) -> int:
+    wanted = json.loads(asked).get("n")
+    return wanted if type(wanted) is int and wanted > 0 else 1
+
+
+def _in_order(choices: list[Any]) -> list[Any]:
+    """By their index, where all have one."""
+    if all(type(choice.get("index")) is int for choice in choices):
+        return sorted(choices, key=lambda choice: int(choice["index"]))
+    return choices
 
 
 def _limits(request: Mapping[str, Any]) -> dict[str, Any]:

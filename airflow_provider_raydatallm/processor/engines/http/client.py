@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 from airflow_provider_raydatallm.contract.log.redaction import Redactor
 from airflow_provider_raydatallm.contract.result.errors import SliceError
@@ -60,8 +60,18 @@ LONGEST_PAUSE_S = 60.0
 _FEW_TOKENS = 16
 #: Of `limits.stall`, for which a limit may refuse all rows: the run's own watch cannot name it.
 _STALL_SHARE = 0.9
+#: Of `limits.stall`, that a row's time-outs may take, and as much again between others' answers.
+_TIMEOUTS_SHARE = 0.3
 #: Between two warnings that say why rows wait.
 _WARN_EVERY_S = 60.0
+
+
+class _LimitedError(SliceError):
+    """The endpoint's limit has refused all rows that were left for too long."""
+
+    def __init__(self, refusal: str, message: str) -> None:
+        super().__init__(message, kind="transient")
+        self.refusal = refusal
 
 
 class EndpointClient:
@@ -86,7 +96,10 @@ class EndpointClient:
         #: for it, until there is one.
         self._is_doubtful = False
         self._scout = asyncio.Lock()
+        #: When a row was answered, or refused.
         self._settled_at = time.monotonic()
+        #: So many of a row end its tries, that the slice's watch does not end the slice for it.
+        self._most_timeouts = max(1, int(_TIMEOUTS_SHARE * job.stall_timeout / job.request_timeout))
         self._warned_at = -_WARN_EVERY_S
         #: What ended it: no row is asked from then on.
         self.failure: SliceError | None = None
@@ -113,30 +126,41 @@ class EndpointClient:
         while True:
             answered_before = self._answered
             try:
-                return await self._ask_often(body, max_tokens, TRIES)
+                return await self._ask_row(body, max_tokens, TRIES)
             except PassingError as e:
-                error = e
-            for number in range(LONE_TRIES):
+                error, tries = e, e.tries
+            except _LimitedError as e:
+                self._requests.end_pause()
+                if not await self._answers_other_text(body, max_tokens):
+                    raise
+                return _failed(ROW_FAILED, f"{e.refusal}, again and again, while it answers others")
+            lone_tries = min(LONE_TRIES, self._most_timeouts) if error.timed_out else LONE_TRIES
+            for number in range(lone_tries):
                 if number:
                     await self._pause(error, LONGEST_PAUSE_S)
                 if not await self._answers_other_text(body, max_tokens):
                     break
                 try:
-                    return await self._ask_often(body, max_tokens, 1)
+                    return await self._ask_row(body, max_tokens, 1)
                 except PassingError as e:
                     error = e
                 if not await self._answers_other_text(body, max_tokens):
                     break
             else:
-                tries = TRIES + LONE_TRIES
+                tries += lone_tries
                 return _failed(ROW_FAILED, f"{error}, in each of {tries} tries, while it answers others")
             if self._answered == answered_before:
                 raise error.of_all or SliceError(
-                    f"{error}, in each of {TRIES} tries. The answered rows are kept, and a retry continues "
+                    f"{error}, in each of {tries} tries. The answered rows are kept, and a retry continues "
                     "with the others. Check that the endpoint of engine.url runs, and that the cluster's "
                     "nodes reach it",
                     kind="transient",
                 )
+
+    async def _ask_row(self, body: str, max_tokens: int, tries: int) -> dict[str, Any]:
+        columns = await self._ask_often(body, max_tokens, tries)
+        self._settled_at = time.monotonic()
+        return columns
 
     async def _answers_other_text(self, body: str, max_tokens: int) -> bool:
         """:raises SliceError: when it refuses all texts."""
@@ -157,7 +181,7 @@ class EndpointClient:
 
     async def _ask_often(self, body: str, max_tokens: int, tries: int) -> dict[str, Any]:
         """:raises PassingError: of the last of so many tries."""
-        failed, pauses, is_alone = 0, 0, False
+        failed, timeouts, pauses, is_alone = 0, 0, 0, False
         async with contextlib.AsyncExitStack() as alone:
             while self.failure is None:
                 if self._answered:
@@ -170,7 +194,9 @@ class EndpointClient:
                     return await self._ask(body, max_tokens)
                 except PassingError as e:
                     failed += not e.is_limit  # `_pause` ends a wait without end
-                    if failed == tries:
+                    timeouts += e.timed_out
+                    if failed == tries or timeouts == self._most_timeouts:
+                        e.tries = failed
                         raise
                     error = e
                 self._is_doubtful |= error.may_have_cost
@@ -188,18 +214,28 @@ class EndpointClient:
                 return await self._ask_once(body.encode(), max_tokens)
             except DoubtfulRefusalError as e:
                 refusal = e
-            if refusal.is_sudden and self._answered:
-                raise PassingError(str(refusal), of_all=refusal.of_all)
             if refusal.is_sudden:
-                raise refusal.of_all
+                self._raise_of_all(refusal)
             # From the same place, so that few rows are asked for nothing if all are refused.
             try:
                 for other, tokens in self._with_other_texts(body, max_tokens):
                     if "error" not in await self._ask_once(other.encode(), tokens):
-                        return _failed(ROW_REFUSED, f"{refusal}, while it answers others")
+                        break
+                else:
+                    raise PassingError(str(refusal))
             except DoubtfulRefusalError as e:
-                raise e.of_all from e
-            raise PassingError(str(refusal))
+                self._raise_of_all(e)
+            # The refusal may have been of all, and have ended between the two.
+            try:
+                return await self._ask_once(body.encode(), max_tokens)
+            except DoubtfulRefusalError as e:
+                return _failed(ROW_REFUSED, f"{e}, while it answers others")
+
+    def _raise_of_all(self, refusal: DoubtfulRefusalError) -> NoReturn:
+        # After other answers it may pass: while a gateway reads its routes or its rules again, say.
+        if self._answered:
+            raise PassingError(str(refusal), of_all=refusal.of_all, may_have_cost=refusal.may_have_cost)
+        raise refusal.of_all
 
     async def _ask_once(self, data: bytes, max_tokens: int) -> dict[str, Any]:
         """
@@ -228,7 +264,6 @@ class EndpointClient:
             else:
                 spent, is_guess = self._count(columns, size)
             self._answered += "error" not in columns
-            self._settled_at = time.monotonic()
             return {**columns, "engine_seconds": time.time() - began, "finished_at": time.time()}
         finally:
             self._tokens.correct(spent - expected)
@@ -275,6 +310,8 @@ class EndpointClient:
         :raises SliceError: when the endpoint's limit has refused all rows for too long.
         """
         asked_s = error.pause_s or 0.0
+        if not error.is_limit:
+            asked_s = min(asked_s, LONGEST_PAUSE_S)
         ends_at = time.monotonic() + asked_s + longest_s * random.uniform(0.5, 1)
         if error.is_limit:
             self._requests.pause(asked_s)  # the limit is for all rows
@@ -288,11 +325,11 @@ class EndpointClient:
             if error.is_limit:
                 left_s = self._settled_at + longest_limit_s - time.monotonic()
                 if left_s <= 0:
-                    raise SliceError(
+                    raise _LimitedError(
+                        str(error),
                         f"{error}, and to every row for {longest_limit_s:g} s. The answered rows are kept, "
                         "and a retry continues with the others. Have the endpoint's limit raised, lower "
                         "engine.requests_per_minute, or raise limits.stall to wait longer",
-                        kind="transient",
                     )
                 wait_s = min(wait_s, left_s)
             if wait_s <= 0:

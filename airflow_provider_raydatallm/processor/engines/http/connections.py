@@ -146,7 +146,9 @@ class EndpointConnections:
         except TimeoutError as e:
             limit_s = self._job.request_timeout
             raise PassingError(
-                f"no whole reply within {limit_s:g} s (engine.request_timeout)", may_have_cost=True
+                f"no whole reply within {limit_s:g} s (engine.request_timeout)",
+                may_have_cost=True,
+                timed_out=True,
             ) from e
         except aiohttp.ClientConnectorCertificateError as e:
             raise SliceError(
@@ -163,6 +165,8 @@ class EndpointConnections:
             raise PassingError(f"{_PROXY} cannot be reached: {e}") from e
         except aiohttp.ClientConnectorError as e:
             raise PassingError(f"the endpoint cannot be reached: {e}") from e
+        except (aiohttp.InvalidURL, UnicodeError) as e:
+            raise SliceError(f"engine.url cannot be asked: {e}. Correct it", kind="input") from e
         except (aiohttp.ClientError, OSError) as e:
             raise PassingError(f"the endpoint's reply broke off: {e}", may_have_cost=True) from e
 

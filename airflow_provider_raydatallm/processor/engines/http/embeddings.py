@@ -25,13 +25,14 @@ class EmbeddingsApi(Api):
     writes = False
     _reply_name = "an embedding"
 
-    def __init__(self, job: SliceJob) -> None:
+    def __init__(self, job: SliceJob, size: int | None = None) -> None:
+        """:param size: of a vector; None: that of the first."""
         super().__init__(job)
         # A third of the bytes of numbers as text. An endpoint that does not know it sends these: good, too.
         self._fixed: dict[str, Any] = {"model": job.model_source, "encoding_format": "base64"}
         if job.embedding_dimensions is not None:
             self._fixed["dimensions"] = job.embedding_dimensions
-        self._size = job.embedding_dimensions
+        self._size = job.embedding_dimensions or size
 
     def to_body(self, request: Mapping[str, Any]) -> TokenizedRequest:
         text = "\n".join(message["content"] for message in request["messages"])

@@ -44,6 +44,8 @@ class HttpEngine(Engine):
         #: Of this round, and the tokens that earlier ones spent.
         self._spent: SpentTokens | None = None
         self._spent_before = 0.0
+        #: Of a vector, as the endpoint answers them now.
+        self._numbers: int | None = None
         #: Of its feeder, while it runs; rows may be asked again.
         self._feeding: Callable[..., FeederSetup] | None = None
 
@@ -67,14 +69,14 @@ class HttpEngine(Engine):
 
     def start_for_feeder(self) -> OpenFeeder:
         setup = self._start_feeding(in_one_process=True)
-        return partial(_open_feeder, setup, self._spent)
+        return partial(_open_feeder, setup, self._spent, self._numbers)
 
     def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         blocks = sizing.blocks_in_work(self.rows, self.block_rows, _FEEDERS)
         setup = self._start_feeding()(deliver=deliver)
         return requests.map_batches(
             HttpFeeder,
-            fn_constructor_args=(setup, self._spent),
+            fn_constructor_args=(setup, self._spent, self._numbers),
             batch_size=None,
             batch_format="pyarrow",
             **feeder_pool((_FEEDERS, _FEEDERS), blocks),
@@ -84,7 +86,7 @@ class HttpEngine(Engine):
         """Returns what makes the setup of the feeder; `deliver` is left."""
         if self._feeding is not None:
             return self._feeding
-        numbers = self._vector_size()
+        self._numbers = numbers = self._vector_size()
         cache = self._dedup.next_namespace(partial(self._cache_key, numbers), numbers=numbers)
         run = uuid.uuid4().hex[:12]
         self._suspect_keys = SuspectKeys(run)
@@ -107,12 +109,13 @@ class HttpEngine(Engine):
         return answer_cache_key(self.job, {}, {"endpoint": self.job.endpoint_url, "numbers": numbers})
 
     def _vector_size(self) -> int | None:
-        """Returns how many numbers the endpoint's vectors have now, where cached ones are to have as many.
+        """Returns how many numbers the endpoint's vectors have now: all of the slice, cached ones too, are to
+        have as many.
 
         :raises SliceError: when the endpoint answers nothing.
         """
         job = self.job
-        if job.task != "embed" or job.answer_cache is None or job.embedding_dimensions is not None:
+        if job.task != "embed" or job.embedding_dimensions is not None:
             return job.embedding_dimensions
         return asyncio.run(ask_vector_size(job))
 
@@ -128,6 +131,9 @@ class HttpEngine(Engine):
 
 
 def _open_feeder(
-    setup: Callable[..., FeederSetup], spent: SpentTokens | None, deliver: AnswerSink
+    setup: Callable[..., FeederSetup],
+    spent: SpentTokens | None,
+    vector_size: int | None,
+    deliver: AnswerSink,
 ) -> HttpFeeder:
-    return HttpFeeder(setup(deliver=deliver), spent)
+    return HttpFeeder(setup(deliver=deliver), spent, vector_size)

@@ -20,9 +20,14 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import
 
 
 class HttpFeeder(Feeder):
-    def __init__(self, setup: FeederSetup, spent: SpentTokens | None = None) -> None:
-        """:param spent: of the run's token budget."""
-        self._spent = spent
+    def __init__(
+        self, setup: FeederSetup, spent: SpentTokens | None = None, vector_size: int | None = None
+    ) -> None:
+        """
+        :param spent: of the run's token budget.
+        :param vector_size: of `ask_vector_size`.
+        """
+        self._spent, self._vector_size = spent, vector_size
         super().__init__(setup)
 
     def _new_tokenizer(self) -> Callable[[Sequence[str]], list[TokenizedRequest]]:
@@ -37,27 +42,37 @@ class HttpFeeder(Feeder):
 
     def _new_api(self) -> Api:
         job = self._setup.job
-        return EmbeddingsApi(job) if job.task == "embed" else ChatApi(job)
+        return EmbeddingsApi(job, self._vector_size) if job.task == "embed" else ChatApi(job)
 
 
 async def ask_vector_size(job: SliceJob) -> int:
-    """Returns how many numbers the endpoint's vectors have.
+    """Returns how many numbers the endpoint's vectors have: those of two texts, for one may be answered by
+    another model in its place.
 
-    :raises SliceError: when it answers none.
+    :raises SliceError: when it answers none, or of several sizes.
     """
-    api = EmbeddingsApi(job)
-    client = EndpointClient(job, api)
-    [request] = api([json.dumps({"messages": [{"content": "Hello"}]})])
-    try:
-        answer = await client.answer(request.params, 0)
-    finally:
-        await client.close()
-    if client.failure is not None:
-        raise client.failure
-    assert answer is not None
-    if answer.get("error"):
-        raise SliceError(f"the endpoint answers no vector to 'Hello': {answer['error']}", kind="input")
-    return len(answer["numbers"])
+    sizes = []
+    for text in ("Hello", "World"):
+        api = EmbeddingsApi(job)
+        client = EndpointClient(job, api)
+        [request] = api([json.dumps({"messages": [{"content": text}]})])
+        try:
+            answer = await client.answer(request.params, 0)
+        finally:
+            await client.close()
+        if client.failure is not None:
+            raise client.failure
+        assert answer is not None
+        if answer.get("error"):
+            raise SliceError(f"the endpoint answers no vector to {text!r}: {answer['error']}", kind="input")
+        sizes.append(len(answer["numbers"]))
+    if sizes[0] != sizes[1]:
+        raise SliceError(
+            f"the endpoint answers vectors of {sizes[0]} and of {sizes[1]} numbers: check that model_source "
+            "names one model, at all servers behind engine.url",
+            kind="transient",
+        )
+    return sizes[0]
 
 
 class NoWorkers:

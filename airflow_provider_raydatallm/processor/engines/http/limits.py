@@ -7,12 +7,15 @@ a pace by the average, for the budget by the most that it may take. All of it ru
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import ClusterStore
+
+logger = logging.getLogger(__name__)
 
 #: Unused time that is made up for, as a share of a minute: what a busy machine is late, and under the 2% by
 #: which a minute may differ.
@@ -22,6 +25,8 @@ _BYTES_PER_TOKEN = 4
 #: Tokens that a server may add by itself, to a prompt (its template, instructions) or beyond max_tokens
 #: (thoughts).
 _OWN_TOKENS = 1 << 16
+#: Bytes. Those of tokenizers are shorter: of spaces, say.
+_LONGEST_TOKEN = 256
 #: Tokens of all texts of an answer without max_tokens; models write far less.
 _LONGEST_ANSWER = 1 << 22
 #: Between two looks whether a pause is over.
@@ -76,8 +81,8 @@ class RequestSize:
             return "no token for a prompt"
         if input_tokens > self.body_bytes + _OWN_TOKENS:
             return f"{input_tokens:,} tokens for a prompt in {self.body_bytes:,} bytes"
-        if not output_tokens and reply_bytes:
-            return f"no token for an answer of {reply_bytes:,} bytes"
+        if reply_bytes > output_tokens * _LONGEST_TOKEN:
+            return f"{output_tokens:,} tokens for an answer of {reply_bytes:,} bytes"
         most = _LONGEST_ANSWER if self.max_tokens is None else self.max_tokens + _OWN_TOKENS
         return f"{output_tokens:,} tokens for an answer" if output_tokens > most else None
 
@@ -179,7 +184,10 @@ class TokenBudget:
 
     def _keep(self) -> None:
         if self._kept is not None and self._limit is not None:
-            self._kept.write(self._spent + self._reserved, self._limit / 100)
+            try:
+                self._kept.write(self._spent + self._reserved, self._limit / 100)
+            except Exception as e:  # of Ray's store; the row that was answered is worth more
+                logger.warning("What this run has spent could not be kept for its next process: %s", e)
 
 
 class SpentTokens:

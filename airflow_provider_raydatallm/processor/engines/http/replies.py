@@ -22,6 +22,8 @@ _REDIRECTS = (301, 302, 303, 307, 308)
 _PASSING = (408, 409, 425, 429)
 #: After which a server may have answered all the same: its gateway waited no longer, or it broke down.
 _MAY_HAVE_COST = (408, 500, 502, 504, *range(520, 528))
+#: Of a row that is over the limit of a whole minute, as OpenAI's API and those like it have it.
+_TOO_LARGE = re.compile(rb"request too large", re.IGNORECASE)
 _MAX_MESSAGE = 500
 #: Of a text that is searched for secrets: far more than the message, which no cut secret may reach.
 _MAX_REDACTED = 1 << 16
@@ -71,6 +73,7 @@ class PassingError(Exception):
     :param pause_s: before which the endpoint wants none.
     :param is_limit: whether the endpoint works, and has had too many requests.
     :param may_have_cost: whether it may have answered all the same.
+    :param timed_out: whether it took `engine.request_timeout`.
     :param of_all: what ends the run if it does not pass.
     """
 
@@ -81,11 +84,14 @@ class PassingError(Exception):
         pause_s: float | None = None,
         is_limit: bool = False,
         may_have_cost: bool = False,
+        timed_out: bool = False,
         of_all: SliceError | None = None,
     ) -> None:
         super().__init__(message)
         self.pause_s, self.is_limit, self.may_have_cost = pause_s, is_limit, may_have_cost
-        self.of_all = of_all
+        self.timed_out, self.of_all = timed_out, of_all
+        #: How often the row failed so.
+        self.tries = 1
 
 
 def raise_unless_answered(
@@ -100,7 +106,7 @@ def raise_unless_answered(
     if is_answer(status):
         return
     message = f"the endpoint answered {status}: {_error_message(body, redact)}"
-    if status in _REFUSED:
+    if status in _REFUSED or (status == 429 and _TOO_LARGE.search(body)):
         raise RowRefusedError(message)
     if status == 429 and b"insufficient_quota" in body:
         status = 402

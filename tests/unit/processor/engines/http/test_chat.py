@@ -121,10 +121,20 @@ def test_answer_may_be_several_texts_with_their_probabilities() -> None:
         {"message": {"content": "Hi"}, "finish_reason": "stop", "logprobs": {"content": tokens}},
         {"message": {"content": "Ho"}, "finish_reason": "stop", "logprobs": None},
     ]
-    several = api().read(json.dumps({"choices": choices}).encode())
+    several = api().read(json.dumps({"choices": choices}).encode(), b'{"n": 2}')
     one = api().read(json.dumps({"choices": choices[:1]}).encode())
     assert (one["text"], one["logprob"], one["logprob_tokens"]) == ("Hi", -1.5, 2)
     assert [text["text"] for text in several["texts"]] == ["Hi", "Ho"]
+
+
+def test_several_texts_are_in_their_order_and_all_there() -> None:
+    choices = [{"index": i, "message": {"content": text}} for i, text in ((2, "c"), (0, "a"), (1, "b"))]
+    reply = json.dumps({"choices": choices}).encode()
+    whole = api().read(reply, b'{"n": 3}')
+    assert [text["text"] for text in whole["texts"]] == ["a", "b", "c"]
+    assert api().read(reply)["text"] == "a"
+    short = api().read(reply, b'{"n": 4}')
+    assert (short["error_type"], "3 of 4" in short["error"]) == ("RefusedByEndpoint", True)
 
 
 def test_calls_of_tools_are_the_answer() -> None:

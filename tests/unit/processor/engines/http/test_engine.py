@@ -12,6 +12,7 @@ from airflow_provider_raydatallm.processor.engines.http import client
 from airflow_provider_raydatallm.processor.engines.http.engine import HttpEngine
 from airflow_provider_raydatallm.processor.engines.http.limits import RequestSize, TokenBudget, TokenEstimate
 from tests.support.endpoint import embedding, endpoint, error
+from tests.support.http_feeding import feed
 from tests.support.in_process import job_of
 from tests.support.key_value_store import replace_store
 
@@ -37,10 +38,25 @@ def test_cached_vectors_are_of_the_size_that_the_endpoint_answers_now() -> None:
         now = engine(served.url)
         assert now._vector_size() == 16
         assert before._cache_key(8) != now._cache_key(16)
-        assert len(served.requests) == 2
-        for known in ({"answer_cache": None}, {"embedding_dimensions": 4}, {"task": "generate"}):
+        assert len(served.requests) == 4
+        for known in ({"embedding_dimensions": 4}, {"task": "generate"}):
             engine(served.url, **known)._vector_size()
-        assert len(served.requests) == 2
+        assert len(served.requests) == 4
+
+
+def test_model_in_anothers_place_does_not_decide_the_size_of_all_vectors() -> None:
+    """For one request: that which asks for the size, or the first row."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return embedding([0.5] * (16 if number == odd else 8))
+
+    odd = 0
+    with endpoint(respond) as served, pytest.raises(SliceError, match="of 16 and of 8") as caught:
+        engine(served.url)._vector_size()
+    assert caught.value.kind == "transient"
+    with endpoint(respond) as served:
+        sink, _ = feed(served, ["a", "b"], task="embed", sampling_params={}, vector_size=8)
+    assert [len(sink.by_row[row]["numbers"]) for row in (0, 1)] == [8, 8]
 
 
 @pytest.mark.parametrize(("status", "kind"), [(400, "input"), (401, "input"), (503, "transient")])

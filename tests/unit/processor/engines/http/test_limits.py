@@ -100,6 +100,7 @@ def test_a_request_may_take_its_bytes_and_max_tokens_or_twice_the_longest_answer
         (RequestSize(400, 16), (0, 0), 60, True), (RequestSize(400, 16), (90, 0), 60, True),
         (RequestSize(400, 16), (0, 5), 60, True), (RequestSize(400, None), (2_000_000_000, 5), 60, True),
         (RequestSize(400, 16), (90, 2_000_000), 60, True),
+        (RequestSize(400, 16), (90, 1), 200, False), (RequestSize(400, 16), (90, 1), 8_000, True),
         (RequestSize(400, None), (90, 2_000_000_000), 60, True),
     ],
 )  # fmt: skip

@@ -7,6 +7,7 @@ import json
 import shutil
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Page, expect
 
+from airflow_provider_raydatallm.contract.slice_paths import slice_paths
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import CONFIG
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.versions import commit_name
@@ -91,8 +93,7 @@ def test_page_says_what_is_wrong_with_a_slices_folder(
 
 
 def test_storage_that_never_answers_holds_no_figure_back(publish: Callable[..., Store], page: Page) -> None:
-    stalled = {name: f"s3://lake/{name}" for name in ("table", "metadata", "staging", "quarantine")}
-    publish("stalled", stalled)
+    publish("stalled", asdict(slice_paths("s3://lake/table/ds=2026-01-31")))
     page.goto("/plugin/ray-llm")
     expect(page.get_by_role("link", name=f"{DAG} / {TASK}")).to_be_visible()
     began = time.monotonic()

@@ -13,22 +13,29 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
+from airflow_provider_raydatallm.contract.log.secret_shapes import holds_secret
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 
 log = logging.getLogger(__name__)
 
 _SKIPPED_NAMES = frozenset({"__pycache__", "node_modules", ".git", ".venv", "venv"})
 _SECRET_NAME = re.compile(
-    r"id_(rsa|dsa|ecdsa|ed25519)"
-    r"|.*\.(key|p12|pfx|jks|keystore|kdbx|ppk|env|kubeconfig|tfstate)"
+    r"(?:id_(rsa|dsa|ecdsa|ed25519)"
+    r"|.*\.(key|p12|pfx|jks|keystore|kdbx|ppk|env|kubeconfig|tfstate|tfvars|ovpn|gpg)"
     r"|([\w.-]*[_.-])?credentials?(\.(json|ya?ml|toml|ini|cfg|csv|txt))?"
     r"|secrets?\.(json|ya?ml|toml|ini|cfg|txt)|client[_-]?secret[\w.-]*\.json"
     r"|service[_-]?account[\w.-]*\.json"
-    r"|token\.(json|txt)|kubeconfig[\w.-]*|_netrc|pgpass\.conf|htpasswd|airflow\.cfg",
+    r"|([\w.-]*[_.-])?token(\.(json|txt))?|passwords?\.(json|ya?ml|csv|txt)"
+    r"|kubeconfig[\w.-]*|_?netrc|pgpass\.conf|htpasswd|airflow\.cfg)(\.(bak|backup|old|orig)|~)?",
     re.IGNORECASE | re.DOTALL,
 )
 #: Of files in any format, such as a PEM or the JSON of a service account.
-_PRIVATE_KEY = b"PRIVATE KEY-----"
+_PRIVATE_KEY = re.compile(
+    rb"PRIVATE KEY(?: BLOCK)?-----|PuTTY-User-Key-File|" + re.escape("PRIVATE KEY-----".encode("utf-16-le"))
+)
+#: Of settings that may hold one, up to a size that is read at once.
+_SETTINGS = (".json", ".yaml", ".yml", ".toml", ".ini", ".cfg", ".conf", ".txt", ".ipynb", "")
+_SETTINGS_BYTES = 1 << 20
 MAX_PACKAGE_BYTES = 100 << 20
 #: Names in a message.
 _MOST_NAMES = 5
@@ -47,11 +54,14 @@ def user_files(root: Path) -> dict[str, bytes]:
         a secret: on the cluster, it would miss it.
     """
     files: dict[str, bytes] = {}
+    secrets: set[str] = set()
     size = 0
     for name, path in _walk(root, root.resolve(), ()):
         files[name] = path.read_bytes()
         check_size(size := size + len(files[name]), str(root))
-    secrets = {name for name, data in files.items() if _looks_like_secret(name, data)}
+        # A link's target may say what it is.
+        if any(_looks_like_secret(known, files[name]) for known in {path.name, path.resolve().name}):
+            secrets.add(name)
     sent = {name: data for name, data in files.items() if name not in secrets}
     if secrets:
         _check_not_named(root, secrets, sent)
@@ -82,7 +92,7 @@ def _walk(
     above = (*above, folder.resolve())
     for path in sorted(folder.iterdir()):
         name = f"{prefix}{path.name}"
-        if path.name in _SKIPPED_NAMES or path.name.startswith(".") or path.suffix == ".pyc":
+        if _is_skipped(path.name):
             continue
         if path.is_symlink() and not may_lead_out:
             _check_link(path, root, above)
@@ -92,11 +102,17 @@ def _walk(
             yield name, path
 
 
+def _is_skipped(name: str) -> bool:
+    return name in _SKIPPED_NAMES or name.startswith(".") or name.endswith(".pyc")
+
+
 def _check_link(path: Path, root: Path, above: tuple[Path, ...]) -> None:
-    """:raises RayLLMInputError: for a link that leads out of the package, or to a folder that it is in."""
+    """:raises RayLLMInputError: for a link that leads out of the package, to what of it does not travel, or
+    to a folder that it is in."""
     target = Path(os.path.realpath(path))
-    if not target.is_relative_to(root) or target in above:
-        where = "to a folder that it is in" if target in above else f"out of it, to {str(target)!r}"
+    is_inside = target.is_relative_to(root) and not any(map(_is_skipped, target.relative_to(root).parts))
+    if not is_inside or target in above:
+        where = "to a folder that it is in" if target in above else f"to {str(target)!r}, which is not sent"
         raise RayLLMInputError(
             f"code_paths: {str(path)!r} is a link in a package that is sent to the cluster, and leads "
             f"{where}: put the file itself there, or name what is needed in code_paths"
@@ -106,18 +122,21 @@ def _check_link(path: Path, root: Path, above: tuple[Path, ...]) -> None:
 def _looks_like_secret(name: str, data: bytes) -> bool:
     if name.endswith(".py"):
         return False
-    return _SECRET_NAME.fullmatch(name.rpartition("/")[2]) is not None or _PRIVATE_KEY in data
+    if _SECRET_NAME.fullmatch(name) is not None or _PRIVATE_KEY.search(data) is not None:
+        return True
+    is_settings = Path(name).suffix.lower() in _SETTINGS and len(data) <= _SETTINGS_BYTES
+    return is_settings and holds_secret(data.decode(errors="replace"))
 
 
 def _check_not_named(root: Path, secrets: set[str], files: Mapping[str, bytes]) -> None:
     names = {name.rpartition("/")[2] for name in secrets}
     named = re.compile(
-        rb"""["'/\\](%s)["']""" % b"|".join(re.escape(name.encode()) for name in sorted(names))
+        rb"""["'/\\](%s)["']""" % b"|".join(re.escape(os.fsencode(name)) for name in sorted(names))
     )
     for name, data in files.items():
         if name.endswith(".py") and (match := named.search(data)):
             raise RayLLMInputError(
-                f"code_paths: {name!r} of {str(root)!r} names {match[1].decode()!r}, which looks like a "
+                f"code_paths: {name!r} of {str(root)!r} names {os.fsdecode(match[1])!r}, which looks like a "
                 "secret and is not sent to the cluster, where each holder of its token could read it. Give "
                 "what it holds by a connection (model_conn_id, storage_conn_id) or by the cluster's nodes. "
                 "If it is no secret, rename it"

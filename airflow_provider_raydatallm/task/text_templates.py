@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
@@ -38,11 +39,20 @@ class TextTemplates(BaseOperator):
         jinja_env: Environment | None = None,
         seen_oids: set[int] | None = None,
     ) -> Any:
+        from jinja2.exceptions import TemplateNotFound, TemplateSyntaxError
         from jinja2.nativetypes import NativeEnvironment
 
         if isinstance(jinja_env, NativeEnvironment):  # the DAG's, which Airflow passes to a mapped task
             jinja_env = self.get_template_env()
-        return super().render_template(content, context, jinja_env, seen_oids)
+        if isinstance(content, Enum) and isinstance(content, str):  # as text, Jinja would take its name
+            content = content.value
+        try:
+            return super().render_template(content, context, jinja_env, seen_oids)
+        except (TemplateSyntaxError, TemplateNotFound) as e:
+            raise RayLLMInputError(
+                f"the template {str(content)!r:.200} cannot be rendered: {e!r:.200}. Text that is no "
+                "template is written as airflow.sdk.literal(...)"
+            ) from e
 
     def _do_render_template_fields(
         self,

@@ -21,11 +21,11 @@ from airflow_provider_raydatallm.contract.log.secret_shapes import (
     without_secrets,
 )
 
-_PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s@]+)@")
+_PASSWORD = re.compile(r"://[^/\s:@]*:([^/\s]+)@")
 #: A password, which templates may fill in; the user of a web address, often a token; anything before the @
 #: of a bucket, where a secret may hold a slash. `ssh://git@host` is fine.
 _IN_ADDRESS = re.compile(
-    r"://[^/:@\n]*:[^/@\n]+@|https?://[^/@\n]+@|\b(?:s3a?|gs|gcs)://(?:[^@\n]*:[^@\n]*|[^/@\n]*)@"
+    r"://[^/:@\n]*:[^/@\n]+@|https?://[^/@\n]+@|\b(?:s3a?|gs|gcs)://(?:[^:@\n]{0,999}:[^@\n]{0,999}|[^/@\n]*)@"
 )
 
 

@@ -27,12 +27,15 @@ _SECRET_NAME = re.compile(
 #: Words of a model's vocabulary.
 _MODEL_TOKEN = re.compile(r"(?:^|_)(?:bos|eos|pad|unk|sep|cls|mask|image|video|audio|stop|start|end)_token$")
 #: Variables of an environment, for which people choose any name before these words.
-_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*_(?:KEY|PASS)")
+_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]*_(?:KEY|PASS)(?:_?[0-9]{1,2})?")
 _NO_SECRET = re.compile(
     r"(?:.*_)?(?:(?:CACHE|PRIMARY|FOREIGN|PARTITION|SORT|SLICE|ROW|GROUP|JOIN|INDEX|PUBLIC|UNIQUE|SHARD|DEDUP"
     r"|HASH|ORDER|LOOKUP|ROUTING|JSON|DICT|COLUMN|FIELD|MESSAGE|S3|OBJECT|REGISTRY)_KEY"
     r"|(?:FORWARD|BACKWARD|FIRST|LAST|SECOND|PREFILL|DECODE|SINGLE|ONE|TWO|MAX|MIN|NUM|TEST)_PASS)"
 )
+
+#: Of the second of several, as `HF_TOKEN_2`.
+_NUMBER = re.compile(r"_?[0-9]{1,2}$")
 
 _BEGIN = r"(?<![A-Za-z0-9_-])"
 #: As services make them.
@@ -42,13 +45,24 @@ _TOKEN = re.compile(
     r"|hf_(?:(?=[a-z]*[A-Z0-9])[A-Za-z0-9]{16,}|[A-Za-z0-9]{30,})"
     r"|gh[opusr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
     r"|gsk_[A-Za-z0-9]{20,}|nvapi-[A-Za-z0-9_-]{20,}|AIza[A-Za-z0-9_-]{35}"
+    r"|ya29\.[A-Za-z0-9_-]{20,}|xai-[A-Za-z0-9]{20,}|[rs]k_(?:live|test)_[A-Za-z0-9]{16,}|r8_[A-Za-z0-9]{30,}"
+    r"|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}|npm_[A-Za-z0-9]{30,}|hvs\.[A-Za-z0-9_-]{20,}"
     r"|xox[abeprs]-[A-Za-z0-9-]{10,}|dapi[0-9a-f]{32}"
     r"|eyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+)"
 )
 #: Password of an address, and the user of a web address without one, which is a token then.
-_IN_ADDRESS = re.compile(r"(://[^/\s:@\"'<>]*:)[^/\s@\"'<>]+(?=@)|(https?://)[^/\s:@\"'<>]{6,}(?=@)")
+_IN_ADDRESS = re.compile(r"(://[^/\s:@\"'<>]*:)[^/\s\"'<>]+(?=@)|(https?://)[^/\s:@\"'<>]{6,}(?=@)")
 #: `NAME=VALUE`, as in shells, signed addresses and calls.
-_ASSIGNED = re.compile(r"(?<!\w)([A-Za-z][\w-]{0,63})(=[\"']?)([^\s&\"'<>;,\\)}\]]{6,})")
+_ASSIGNED = re.compile(r"(?<!\w)([A-Za-z][\w-]{0,63})=(?=\S)")
+#: Of a secret's name, which may hold a comma; in quotes, whatever stands between them.
+_ASSIGNED_VALUE = re.compile(
+    r"([\"'])((?:\\.|(?!\1)[^\\\n]){6,})(?=\1)"
+    r"|([\"']?)([^\s&\"'<>\\)}\]]{5,}[^\s&\"'<>\\)}\],;])"
+)
+#: `"NAME": "VALUE"`, whatever stands between the quotes.
+_QUOTED = re.compile(
+    r"(?<![\w\\])(([\"'])([A-Za-z][\w.-]{0,63})\2\s{0,8}:\s{0,8}([\"']))((?:\\.|(?!\4)[^\\\n]){6,})(?=\4)"
+)
 #: `"NAME": "VALUE"`, as in JSON and Python, perhaps within a text of JSON.
 _PAIR = re.compile(
     r"(\\{0,3}[\"'])([A-Za-z][\w.-]{0,63})(\\{0,3}[\"']\s{0,2}:\s{0,2}\\{0,3}[\"'])([^\"'\n]{5,}?[^\"'\n\\])"
@@ -79,6 +93,7 @@ def is_secret_name(name: str) -> bool:
     if _VARIABLE.fullmatch(name) and not _NO_SECRET.fullmatch(name):
         return True
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
+    words = _NUMBER.sub("", words)
     return _SECRET_NAME.search(words) is not None and _MODEL_TOKEN.search(words) is None
 
 
@@ -94,13 +109,25 @@ def without_secrets(text: str) -> str:
     text = _TOKEN.sub(MASK, text)
     text = _IN_ADDRESS.sub(lambda match: f"{match[1] or match[2]}{MASK}", text)
     text = _HEADER.sub(lambda match: f"{match[1]}{MASK}", text)
+    text = _QUOTED.sub(lambda match: f"{match[1]}{_value(match[3], match[5])}", text)
     text = _PAIR.sub(lambda match: f"{match[1]}{match[2]}{match[3]}{_value(match[2], match[4])}", text)
-    return _ASSIGNED.sub(lambda match: f"{match[1]}{match[2]}{_value(match[1], match[3])}", text)
+    return _without_assigned(text)
 
 
 def _value(name: str, value: str) -> str:
     is_secret = is_secret_name(name) or name.lower() in _SIGNATURES
     return MASK if is_secret else value
+
+
+def _without_assigned(text: str) -> str:
+    parts, at = [], 0
+    for name in _ASSIGNED.finditer(text):
+        if name.start() < at or _value(name[1], "") != MASK:
+            continue
+        if (value := _ASSIGNED_VALUE.match(text, name.end())) is not None:
+            parts += [text[at : name.end()], value[1] or value[3] or "", MASK]
+            at = value.end()
+    return "".join(parts) + text[at:]
 
 
 def _without_keys(text: str) -> str:

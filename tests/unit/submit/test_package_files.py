@@ -25,6 +25,7 @@ def write(root: Path, *names: str, text: str = "x = 1") -> None:
     "aws_credentials", "gcp-credentials.json", "service-account.json", "service_account-prod.json",
     "secrets.yaml",
     "client_secret_1.json", "prod.env", "kubeconfig", "my.kubeconfig", "airflow.cfg", "_netrc", "token.json",
+    "id_rsa.bak", "prod.env~", "netrc", "hf_token.txt", "token", "passwords.csv", "prod.tfvars",
     ".env", ".netrc", ".aws/credentials", ".ssh/id_rsa", ".pypirc",
 ])  # fmt: skip
 def test_file_named_like_a_secret_is_left_out(tmp_path: Path, name: str) -> None:
@@ -46,6 +47,25 @@ def test_ordinary_file_travels(tmp_path: Path, name: str) -> None:
 def test_private_key_in_any_file_but_code_stays_here(tmp_path: Path, name: str) -> None:
     write(tmp_path, name, "m.py", text=KEY)
     assert set(user_files(tmp_path)) == {"m.py"}
+
+
+@pytest.mark.parametrize("text", [
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----", "PuTTY-User-Key-File-3: ssh-ed25519", "key: sk-proj-abcdefghij0123456789AB",
+])  # fmt: skip
+def test_other_private_keys_and_keys_in_settings_stay_here(tmp_path: Path, text: str) -> None:
+    write(tmp_path, "m.py", text="x = 1")
+    write(tmp_path, "config.yaml", text=text)
+    (tmp_path / "tls.pem").write_bytes(KEY.encode("utf-16"))
+    assert set(user_files(tmp_path)) == {"m.py"}
+
+
+def test_link_is_what_its_target_is(tmp_path: Path) -> None:
+    write(tmp_path, "m.py", "id_rsa", ".env")
+    (tmp_path / "k.py").symlink_to("id_rsa")
+    assert set(user_files(tmp_path)) == {"m.py"}
+    (tmp_path / "settings.txt").symlink_to(".env")
+    with pytest.raises(RayLLMInputError, match="not sent"):
+        user_files(tmp_path)
 
 
 def test_one_line_says_what_was_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

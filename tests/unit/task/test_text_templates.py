@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import Enum
 from typing import Any
 
 import pytest
@@ -76,6 +77,20 @@ def test_mapped_task_is_rendered_alike(native: bool) -> None:
     job = task.slice_job(context_of(task))[0]
     assert (job.slice_key, job.choices, job.prompt) == ("20260131", ("1", "2"), "'yes' {a}")
     assert job.engine_kwargs == {"seed": 4}
+
+
+class Label(str, Enum):  # noqa: UP042 — whose text is another
+    YES, NO = "yes", "no"
+
+
+def test_labels_of_an_enum_are_its_values() -> None:
+    job = spec_of(False, choices=list(Label), model_source=Label.YES)
+    assert (job.choices, job.model_source) == (("yes", "no"), "yes")
+
+
+def test_template_that_cannot_be_rendered_is_no_reason_to_try_again() -> None:
+    with pytest.raises(RayLLMInputError, match="literal"):
+        spec_of(False, prompt='{{"a": 1}} {name}')
 
 
 class Output(ResolveMixin):

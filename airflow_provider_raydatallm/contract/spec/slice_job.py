@@ -89,7 +89,8 @@ class SliceJob(AdapterSpec):
     version: Literal[1] = 1
 
     # The slice
-    slice_key: str = Field(min_length=1)
+    #: As a folder's name it may stand beside the provider's own, and readers skip those that begin so.
+    slice_key: str = Field(min_length=1, pattern=r"^[^_.]")
     #: ISO instant that `slice_key` was formatted from; only scheduled and backfill runs have one.
     slice_instant: str | None = None
     #: The keys that it has in other timezones, in which another version of Airflow may have formatted it.

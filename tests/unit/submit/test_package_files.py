@@ -50,7 +50,8 @@ def test_private_key_in_any_file_but_code_stays_here(tmp_path: Path, name: str) 
 
 
 @pytest.mark.parametrize("text", [
-    "-----BEGIN PGP PRIVATE KEY BLOCK-----", "PuTTY-User-Key-File-3: ssh-ed25519", "key: sk-proj-abcdefghij0123456789AB",
+    "-----BEGIN PGP PRIVATE KEY BLOCK-----", "PuTTY-User-Key-File-3: ssh-ed25519",
+    "key: sk-proj-abcdefghij0123456789AB",
 ])  # fmt: skip
 def test_other_private_keys_and_keys_in_settings_stay_here(tmp_path: Path, text: str) -> None:
     write(tmp_path, "m.py", text="x = 1")

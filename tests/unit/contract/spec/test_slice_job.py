@@ -17,6 +17,7 @@ from tests.support.slice_jobs import slice_job
     ("fields", "message"),
     [
         ({"temprature": 0}, "temprature"),
+        ({"slice_key": "_probe-x"}, "slice_key"), ({"slice_key": ".x"}, "slice_key"),
         ({"concurrency": 0}, "concurrency"),
         ({"concurrency": (4, 2)}, "minimum above its maximum"),
         ({"prompt": None}, "prompt is missing"),

@@ -29,7 +29,7 @@ def slice_of_run(context: Context, slice_key: str | None, slice_format: str | No
         slice_key=slice_key,
         partition_key=partition_key(context),
         partition_date=partition_date(context),
-        param=lambda: chosen_slice(run.run_type, run.conf, context["params"], dag.params),
+        param=lambda: chosen_slice(run.run_type, run.conf, dag.params),
         data_interval_start=context.get("data_interval_start"),
         logical_date=context.get("logical_date"),
         partitioned=makes_partitioned_runs(dag.timetable),

@@ -9,13 +9,18 @@ place of a run's own day.
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, tzinfo
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.exceptions import ParamValidationError
 
 from airflow_provider_raydatallm.contract.slice_paths import encode_slice_key
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions.param import ParamsDict
 
 #: Run types whose dates are the schedule's.
 SCHEDULED_RUNS = ("scheduled", "backfill")
@@ -39,23 +44,29 @@ class SliceKey:
     instant: datetime | None = None
 
 
-def chosen_slice(
-    run_type: str, conf: Mapping[str, Any] | None, params: Mapping[str, Any], declared: Collection[str]
-) -> object:
-    """Returns the Param `slice` if this run's configuration sets it, and a person or a task made the run.
+def chosen_slice(run_type: str, conf: Mapping[str, Any] | None, declared: ParamsDict) -> object:
+    """Returns the slice that this run's configuration names, if a person or a task made the run.
+
+    It is not the context's Param, which keeps its default where Airflow's `dag_run_conf_overrides_params` is
+    off.
 
     :param run_type: Airflow's `DagRunType`, which equals its name but whose `str()` is another text.
-    :param declared: names of the DAG's Params.
-    :raises RayLLMInputError: when the DAG declares no such Param, as the slice would be another one.
+    :param declared: the DAG's Params.
+    :raises RayLLMInputError: when the DAG declares no Param `slice`, as the slice would be another one; or
+        the Param does not allow it.
     """
-    if run_type in _RUNS_WITH_DATES or "slice" not in (conf or {}):
+    if run_type in _RUNS_WITH_DATES or conf is None or "slice" not in conf:
         return None
     if "slice" not in declared:
         raise RayLLMInputError(
-            f"the run's conf sets slice={(conf or {})['slice']!r}, but the DAG has no Param 'slice'. Add "
+            f"the run's conf sets slice={conf['slice']!r}, but the DAG has no Param 'slice'. Add "
             "params={'slice': Param('', type='string')} to it, or trigger the run without"
         )
-    return params.get("slice")
+    try:
+        return declared.get_param("slice").resolve(conf["slice"])
+    except ParamValidationError as e:
+        problem = str(e).partition("\n")[0]
+        raise RayLLMInputError(f"the run's conf sets slice={conf['slice']!r}: {problem}") from None
 
 
 def resolve_slice_key(

@@ -7,8 +7,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronDataIntervalTimetable, CronPartitionTimetable
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import (
+    DAG,
+    Asset,
+    AssetOrTimeSchedule,
+    CronDataIntervalTimetable,
+    CronPartitionTimetable,
+    Param,
+)
 from airflow.sdk.api.datamodels._generated import DagRunType
+from airflow.sdk.definitions.param import process_params
 from airflow.timetables.base import DagRunInfo, Timetable
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -95,6 +104,18 @@ def test_slice_in_a_runs_conf_is_for_tasks_without_a_key_of_their_own() -> None:
     assert job_of(None, run, slice_key="own").slice_key == "own"
     with pytest.raises(RayLLMInputError, match="has no Param 'slice'"):
         job_of(None, run)
+
+
+def test_slice_that_a_person_asks_for_counts_where_conf_does_not_override_params(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AIRFLOW__CORE__DAG_RUN_CONF_OVERRIDES_PARAMS", "False")
+    dag = DAG("d", schedule=None, params={"slice": Param("2026-01-01", type="string", format="date")})
+    run = SimpleNamespace(run_type=DagRunType.MANUAL, conf={"slice": "2026-02-01"})
+    params = process_params(dag, EmptyOperator(task_id="t"), run.conf, suppress_exception=False)
+    assert params["slice"] == "2026-01-01"
+    context: Any = {"dag": dag, "dag_run": run, "params": params}
+    assert slice_of_run(context, None).key == "2026-02-01"
 
 
 def test_run_that_assets_started_says_how_to_map_over_their_slices() -> None:

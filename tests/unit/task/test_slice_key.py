@@ -6,6 +6,8 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
+from airflow.sdk import Param
+from airflow.sdk.definitions.param import ParamsDict
 
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.task.slice_key import SliceKey, chosen_slice, resolve_slice_key
@@ -111,11 +113,17 @@ def test_empty_param_falls_through_and_nothing_at_all_is_an_error() -> None:
 def test_param_counts_where_a_run_sets_it_that_somebody_asked_for(
     run_type: str, conf: dict[str, str] | None, slice_: str | None
 ) -> None:
-    params = {"slice": (conf or {}).get("slice", "the default")}
-    assert chosen_slice(run_type, conf, params, {"slice"}) == slice_
+    declared = ParamsDict({"slice": Param("the default", type="string")})
+    assert chosen_slice(run_type, conf, declared) == slice_
 
 
 def test_slice_of_a_run_whose_dag_has_no_such_param_is_refused() -> None:
     with pytest.raises(RayLLMInputError, match="slice='a', but the DAG has no Param 'slice'"):
-        chosen_slice("manual", {"slice": "a"}, {"slice": "a"}, {})
-    assert chosen_slice("backfill", {"slice": "a"}, {"slice": "a"}, {}) is None
+        chosen_slice("manual", {"slice": "a"}, ParamsDict())
+    assert chosen_slice("backfill", {"slice": "a"}, ParamsDict()) is None
+
+
+def test_slice_that_its_param_does_not_allow_is_refused() -> None:
+    declared = ParamsDict({"slice": Param("2026-01-01", type="string", format="date")})
+    with pytest.raises(RayLLMInputError, match="is not a 'date'"):
+        chosen_slice("manual", {"slice": "yesterday"}, declared)

@@ -96,14 +96,16 @@ def report_if_current(
         _refuse_another_name(job)
         return None
     published_instant = version.body.get("slice_instant")
-    if published_instant and job.slice_instant and published_instant != job.slice_instant:
-        renamed = f", or its timezone has changed since. {_RENAMED}" if job.other_slice_keys else ""
+    has_moved = published_instant and job.slice_instant and published_instant != job.slice_instant
+    if has_moved and not job.force_rerun:
+        renamed = f". Or its timezone has changed since. {_RENAMED}" if job.other_slice_keys else ""
         raise SliceError(
             f"slice {job.slice_key!r} was published for {published_instant} and this run is for "
             f"{job.slice_instant}: two runs share one key. source.slice_format {job.slice_format!r} is too "
             "coarse for this schedule (of partitions, the timetable's key_format is); an hourly DAG needs "
             "'%Y-%m-%dT%H%z', say, where %z tells the two hours apart that have one name when clocks go "
-            f"back{renamed}",
+            "back. If the schedule's time of day was moved since, this is the same slice: give the task a "
+            f"slice_key that says so, or set rerun.force, which replaces it{renamed}",
             kind="input",
         )
     if not answers_same_question(version, job, listing):

@@ -177,6 +177,15 @@ def test_two_instants_that_share_a_key_are_noticed(job: SliceJob) -> None:
         run(changed(job, slice_instant="2026-01-31T02:00:00+00:00"))
 
 
+def test_slice_of_a_schedule_that_was_moved_is_redone_when_that_is_forced(job: SliceJob) -> None:
+    run(changed(job, slice_instant="2026-01-31T00:00:00+00:00"))
+    moved = changed(job, slice_instant="2026-01-31T02:30:00+00:00")
+    with pytest.raises(SliceError, match=r"time of day was moved.* slice_key .*rerun\.force"):
+        run(moved)
+    assert run(changed(moved, force_rerun=True)).published_version == 2
+    assert run(moved).outcome == "unchanged"
+
+
 def test_instant_that_is_published_under_another_timezones_key_is_refused(job: SliceJob) -> None:
     instant = "2026-01-30T16:00:00+00:00"  # midnight of the 31st in Taipei
     in_utc = changed(job, slice_key="2026-01-30", slice_instant=instant, other_slice_keys=["2026-01-31"])
@@ -191,7 +200,7 @@ def test_instant_that_is_published_under_another_timezones_key_is_refused(job: S
 
 def test_key_of_another_instant_names_the_timezone_where_it_may_have_changed(job: SliceJob) -> None:
     run(changed(job, slice_instant="2026-01-31T16:00:00+00:00", other_slice_keys=["2026-02-01"]))
-    with pytest.raises(SliceError, match=r"two runs share one key.* or its timezone has changed since"):
+    with pytest.raises(SliceError, match=r"two runs share one key.* Or its timezone has changed since"):
         run(changed(job, slice_instant="2026-01-30T16:00:00+00:00", other_slice_keys=["2026-01-30"]))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,8 +27,7 @@ class SliceFilter:
 
     def mask(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         if _is_date(values.type):
-            # Whole seconds: %S would print the fraction of finer units.
-            text = pc.strftime(self._in_timezone(_floor_to_seconds(values)), format=self.format)
+            text = self.written(values)
         elif pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
             text = values  # of a row whose bytes are no text, only that is known: it is another key
         else:
@@ -40,6 +41,11 @@ class SliceFilter:
                 ) from e
         key = self.key.encode() if text is values else self.key
         return pc.fill_null(pc.equal(text, pa.scalar(key, text.type)), False)
+
+    def written(self, dates: pa.ChunkedArray) -> pa.ChunkedArray:
+        """Returns the slice keys of dates and times."""
+        # Whole seconds: %S would print the fraction of finer units.
+        return pc.strftime(self._in_timezone(_floor_to_seconds(dates)), format=self.format)
 
     def _in_timezone(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
         if getattr(values.type, "tz", None) is not None:
@@ -75,6 +81,39 @@ def _check_format(slice_format: str) -> None:
             )
 
 
+def _check_key(dates: SliceFilter) -> None:
+    """:raises SliceError: when no date is written as the slice key is: all slices would count as empty."""
+    instants = pa.chunked_array([pa.array(UNLIKE_INSTANTS, pa.timestamp("s", tz="UTC"))])
+    examples = dates.written(instants).to_pylist()
+    if all(_is_read_back(example, dates.format) for example in examples):
+        is_date = _is_read_back(dates.key, dates.format)
+    else:  # Python does not read all that it writes, such as the week of %G-W%V
+        is_date = _shape(dates.key) in map(_shape, examples)
+    if not is_date:
+        raise SliceError(
+            f"source.column {dates.column!r} holds dates, which source.slice_format {dates.format!r} writes "
+            f"as {examples[1]!r}, and the slice key is {dates.key!r}: no row would be the slice's. Set "
+            "source.slice_format to the key's format; of a DAG with partitions, that is its timetable's "
+            "key_format, which may be the one to change",
+            kind="input",
+        )
+
+
+def _is_read_back(text: str, date_format: str) -> bool:
+    for year in ("2000 ", ""):  # a leap year, for formats without one
+        try:
+            date = dt.datetime.strptime(year + text, f"{'%Y ' if year else ''}{date_format}")
+        except (ValueError, re.error):  # re.error: for %Y twice
+            continue
+        return date.strftime(date_format) == text
+    return False
+
+
+def _shape(text: str) -> str:
+    """Returns a text with each of its digits, words and signs alike."""
+    return re.sub("[+-]", "-", re.sub(r"[^\W\d_]+", "x", re.sub(r"\d", "0", text)))
+
+
 def slice_filter(job: SliceJob, column: str) -> SliceFilter:
     return SliceFilter(column, job.slice_key, job.slice_format, job.slice_timezone)
 
@@ -96,6 +135,8 @@ def build_slice_filter(
             f"Columns: {list(columns)}",
             kind="input",
         )
+    row_filter = slice_filter(job, column)
     if column in schema.names and _is_date(schema.field(column).type):
         _check_format(job.slice_format)
-    return slice_filter(job, column)
+        _check_key(row_filter)
+    return row_filter

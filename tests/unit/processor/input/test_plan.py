@@ -151,6 +151,30 @@ def test_format_that_arrow_writes_otherwise_is_refused_for_dates(tmp_path: Path)
     assert plan_of(tmp_path, slice_column="day", slice_key="Jan 05", slice_format="%b %d").rows == 1
 
 
+@pytest.mark.parametrize("key", ["2026-01-31T00:00:00", "2026-1-31", "2026-02-30", "31.01.2026", "EMEA"])
+def test_key_that_no_date_is_written_as_is_refused_and_not_empty(tmp_path: Path, key: str) -> None:
+    day = pa.array([dt.datetime(2026, 1, 31, 5)])
+    pq.write_table(pa.table({"at": day, "text": [key]}), tmp_path / "a.parquet")
+    with pytest.raises(SliceError, match=rf"'%Y-%m-%d'.*key is '{key}'.*key_format"):
+        plan_of(tmp_path, slice_column="at", slice_key=key, on_empty="skip")
+    assert plan_of(tmp_path, slice_column="text", slice_key=key).rows == 1
+
+
+@pytest.mark.parametrize(("zone", "slice_format", "key"), [
+    ("UTC", "%Y-%m-%dT%H:%M:%S", "2028-02-29T12:00:00"), ("UTC", "%G-W%V", "2028-W09"),
+    ("UTC", "%Y-%j", "2028-060"), ("UTC", "%Y-W%W", "2028-W09"), ("UTC", "%m-%d", "02-29"),
+    ("UTC", "%B %y", "February 28"), ("UTC", "%F", "2028-02-29"), ("UTC", "week %V, 100%%", "week 09, 100%"),
+    ("America/Sao_Paulo", "%Y-%m-%d %Z", "2028-02-29 -03"), ("+05:30", "%Y-%m-%dT%H%z", "2028-02-29T17+0530"),
+])  # fmt: skip
+def test_key_that_a_date_is_written_as_is_none_to_refuse(
+    tmp_path: Path, zone: str, slice_format: str, key: str
+) -> None:
+    at = pa.array([dt.datetime(2028, 2, 29, 12, tzinfo=dt.UTC)], pa.timestamp("s", tz="UTC"))
+    pq.write_table(pa.table({"at": at}), tmp_path / "a.parquet")
+    given = {"slice_column": "at", "slice_timezone": zone, "slice_format": slice_format}
+    assert plan_of(tmp_path, slice_key=key, **given).rows == 1
+
+
 def test_other_days_of_a_dataset_root_are_never_published_as_this_day(tmp_path: Path) -> None:
     for day in ("2026-01-30", "2026-01-31"):
         (tmp_path / f"ds={day}").mkdir()

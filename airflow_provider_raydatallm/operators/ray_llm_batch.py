@@ -163,8 +163,7 @@ class RayLLMBatchOperator(SliceTask):
         "slice_key", "engine", "source", "rerun", "quality", "publish", "limits", "ray_conn_id",
         "model_conn_id", "storage_conn_id",
     )  # fmt: skip
-    #: Of no other kind: a choice that ends in README.md is no file.
-    template_ext: Sequence[str] = (".jinja",)
+    template_ext: Sequence[str] = arguments.TEMPLATE_FILES
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "prompt": "md",
         "system_prompt": "md",
@@ -350,6 +349,7 @@ class RayLLMBatchOperator(SliceTask):
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
         run_fields = {**self._slice_fields(context, fields), "code_hash": packages.code_hash(user_packages)}
         job = submission.build_spec(self.task_id, {**fields, **run_fields})
+        submission.check_rows_differ(self.task_id, job)
         return job, user_packages
 
     def _slice_fields(self, context: Context, fields: Mapping[str, Any]) -> dict[str, Any]:

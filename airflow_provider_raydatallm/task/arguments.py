@@ -28,7 +28,11 @@ _CODE_LEAVES = frozenset({
     "model_class_overrides", "ec_manager_config", "encoder_cache_manager_cls",
 })  # fmt: skip
 _CUSTOM_CLASS = "custom_class"
+#: Endings of names that Airflow reads as files, in all arguments that are templates. Of no other kind: a
+#: choice that ends in README.md is no file.
+TEMPLATE_FILES = (".jinja",)
 _JINJA = re.compile(r"\{\{|\{%|\{#")
+_FILE_NAME = re.compile(r"\s*[^\s{}]+\.(txt|md|j2|jinja2?)\s*", re.IGNORECASE)
 
 
 def parse_seconds(name: str, value: Any, *, min_s: float) -> float:
@@ -221,6 +225,19 @@ def check_code_arguments(written: Mapping[str, Any], arguments: Mapping[str, Any
             f"{', '.join(names)}: what decides which code runs is written into the DAG, not into what a run "
             "renders, a mapped argument or an engine profile"
         )
+
+
+def check_is_text(name: str, value: Any) -> None:
+    """:raises ValueError: for a prompt that names a file which nobody reads: all rows would be asked that."""
+    if isinstance(value, str) and _FILE_NAME.fullmatch(value):
+        raise ValueError(
+            f"{name} is {value!r}, which would be asked as it is: only a file whose name ends in "
+            f"{TEMPLATE_FILES[0]!r}, and is written into the DAG, is read"
+        )
+
+
+def is_template_file(value: Any) -> bool:
+    return isinstance(value, str) and value.endswith(TEMPLATE_FILES)
 
 
 def is_rendered_later(value: Any) -> bool:

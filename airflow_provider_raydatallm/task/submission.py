@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import re
 from collections.abc import Mapping
 from functools import partial
 from types import NoneType, UnionType
@@ -29,7 +30,14 @@ from airflow_provider_raydatallm.hooks.masking import mask
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.submit.session_policy import session_policy
-from airflow_provider_raydatallm.task.arguments import WaitLimits, check_groups, is_rendered_later, to_url
+from airflow_provider_raydatallm.task.arguments import (
+    WaitLimits,
+    check_groups,
+    check_is_text,
+    is_rendered_later,
+    is_template_file,
+    to_url,
+)
 
 #: Fields of the spec that a run sets.
 _RUN_FIELDS = frozenset({
@@ -51,6 +59,11 @@ _NEEDED_BY_OTHERS: Mapping[str, tuple[str, Any]] = {
     "choices": ("choices", ("x", "y")), "regex": ("regex", "x"), "grammar": ("grammar", "x"),
     "query": ("query", "x"), "images": ("image_column", "x"), "audio": ("audio_column", "x"),
 }  # fmt: skip
+#: Texts that may have {column} fields.
+_PROMPTS = ("prompt", "query", "system_prompt")
+#: Arguments that may bring a row's own into its request, and the one that says which of them count.
+_OF_ROWS = (*_PROMPTS, "sampling_params", "images", "audio", "adapter", "task")
+_FIELD = re.compile(r"\{[^{}]+\}")
 #: That only some tasks have.
 _FIELDS_OF_TASKS = frozenset({"on_too_long", "max_invalid_fraction"}).union(
     *(t.fields for t in TASKS.values())
@@ -91,7 +104,7 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
                 leaves = {leaf: v for leaf, v in value.items() if (name, leaf) != ("engine", "profile")}
                 everything[name] = leaves
                 known[name] = {leaf: v for leaf, v in leaves.items() if not is_rendered_later(v)}
-            elif not is_rendered_later(value) and not (name == "engine" and is_profile(value)):
+            elif not _is_later(value) and not (name == "engine" and is_profile(value)):
                 known[name] = everything[name] = value
         flat = flatten(everything)
         for name, value in [("runtime_env", runtime_env), *((n, flat.get(n)) for n in MAY_HOLD_SECRETS)]:
@@ -115,8 +128,10 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
     if is_rendered_later(arguments["task"]):
         fields = {name: value for name, value in fields.items() if name not in _FIELDS_OF_TASKS}
     needed = ("input_path", "output_path", "model_source", "prompt", "messages")
-    later = [name for name in needed if is_rendered_later(arguments[name])]
-    build_spec(task_id, {**dict.fromkeys(later, "x"), **fields, "slice_key": "x"})
+    later = [name for name in needed if _is_later(arguments[name])]
+    job = build_spec(task_id, {**dict.fromkeys(later, "x"), **fields, "slice_key": "x"})
+    if not any(_is_later(arguments[name]) for name in _OF_ROWS):
+        check_rows_differ(task_id, job)
 
 
 def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -140,6 +155,8 @@ def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
             raise ValueError(f"{label(name)} rendered to {value!r}: check the template")
         if name in _PATHS and isinstance(value, str):
             check_absolute(label(name), value)
+        if name in _PROMPTS:
+            check_is_text(name, value)
     return {name: v for name, v in fields.items() if v is not None or name == "engine_idle_timeout"}
 
 
@@ -165,6 +182,22 @@ def build_spec(task_id: str, fields: Mapping[str, Any]) -> SliceJob:
         raise RayLLMInputError(f"{task_id}: an argument cannot be sent to the cluster as JSON: {e}") from e
     except pydantic.ValidationError as e:
         raise RayLLMInputError(f"{task_id}: {describe_problems(e)}") from None
+
+
+def check_rows_differ(task_id: str, job: SliceJob) -> None:
+    """:raises RayLLMInputError: when nothing of a row is in its request."""
+    texts = [getattr(job, name) for name in _PROMPTS] + list(job.sampling_params.values())
+    has_field = any(isinstance(text, str) and _FIELD.search(text) for text in texts)
+    of_row = (job.image_column, job.audio_column, job.adapter_column)
+    if job.prompt is not None and not has_field and not any(of_row):
+        raise RayLLMInputError(
+            f"{task_id}: prompt names no column: all rows would be asked the same, {job.prompt!r:.200}. Put "
+            "{column} where a row's value belongs"
+        )
+
+
+def _is_later(value: Any) -> bool:
+    return is_rendered_later(value) or is_template_file(value)
 
 
 def credentials_env(

@@ -44,7 +44,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "storage_conn_id": "sts_unplugged",
         "model_conn_id": "hub_unplugged",
         "system_prompt": "{{ var.value.unplugged }}",
-        **({"prompt": "Edited", "output_path": "/edited"} if os.path.exists(f"{ROOT}/edited") else {}),
+        **({"prompt": "Edited {name}", "output_path": "/edited"} if os.path.exists(f"{ROOT}/edited") else {}),
     },
     # A test seals the vault, which alone has these connections.
     "sealed": {"ray_conn_id": "ray_sealed", "model_conn_id": "hub_sealed"},

@@ -747,6 +747,52 @@ def test_prompt_may_be_a_file_beside_the_dag(tmp_path: Path) -> None:
     assert (job.prompt, job.choices) == ("In short: {a}", ("README.md", "b"))
 
 
+@pytest.mark.parametrize("given", [
+    {"prompt": "prompts/ask.txt"}, {"prompt": " ask.MD\n"}, {"prompt": "ask.j2"}, {"prompt": "ask.JINJA"},
+    {"prompt": "ask.jinja "}, {"prompt": "s3://b/ask.jinja2"}, {"system_prompt": "system.txt"},
+    {"task": "score", "prompt": "{a}", "query": "query.md"},
+])  # fmt: skip
+def test_prompt_that_names_a_file_which_is_not_read_is_refused(given: dict[str, Any]) -> None:
+    name, text = list(given.items())[-1]
+    with pytest.raises(RayLLMInputError, match=rf"{name} is .* '\.jinja'"):
+        operator(**given)
+    task = operator(**{**given, name: "{{ params.text }}"}, slice_key="k")
+    setattr(task, name, text.replace(" ", ""))
+    with pytest.raises(RayLLMInputError, match=rf"{name} is .* '\.jinja'"):
+        spec_of(task)
+
+
+@pytest.mark.parametrize("given", [
+    {}, {"system_prompt": "Be brief."}, {"task": "embed"}, {"task": "score", "query": "x"},
+    {"sampling_params": {"seed": 1}}, {"adapter": "s3://b/adapter"},
+])  # fmt: skip
+def test_prompt_without_anything_of_the_row_is_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(RayLLMInputError, match="prompt names no column"):
+        operator(prompt="What industry is Company?", **given)
+    task = operator(prompt="{{ params.prompt }}", slice_key="k", **given)
+    task.prompt = "What industry is Company?"
+    with pytest.raises(RayLLMInputError, match="prompt names no column"):
+        spec_of(task)
+
+
+@pytest.mark.parametrize("given", [
+    {"images": "photo"}, {"system_prompt": "Sort {a}."}, {"sampling_params": {"seed": "{a}"}},
+    {"task": "transcribe", "audio": "call"}, {"task": "score", "query": "{a}"},
+    {"adapter": {"column": "a", "paths": {"x": "s3://b/x"}}},
+])  # fmt: skip
+def test_prompt_may_be_the_same_where_rows_bring_something_else(given: dict[str, Any]) -> None:
+    assert spec_of(operator(prompt="Describe it.", slice_key="k", **given)).prompt == "Describe it."
+
+
+@pytest.mark.parametrize("given", [
+    {"images": {"column": "{{ params.images }}"}}, {"system_prompt": "system.jinja"},
+    {"task": "{{ params.task }}"}, {"sampling_params": {"seed": "{{ params.seed }}"}},
+    {"prompt": "ask.jinja"}, {"prompt": literal("x")},
+])  # fmt: skip
+def test_what_is_rendered_later_may_name_a_column(given: dict[str, Any]) -> None:
+    operator(**{"prompt": "Describe it.", **given})
+
+
 def test_groups_have_the_leaves_that_their_types_have() -> None:
     types = {name.lower(): getattr(groups, name) for name in map(str.capitalize, GROUPS)}
     assert {name: set(t.__annotations__) - {"profile"} for name, t in types.items()} == {

@@ -13,12 +13,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast, overload
 
-from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 from airflow.sdk.definitions.context import KNOWN_CONTEXT_KEYS
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.processor.request.row_function import ROW
 from airflow_provider_raydatallm.submit import packages
+from airflow_provider_raydatallm.task.mapped_task import CheckedMapping
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG, XComArg
@@ -65,11 +66,11 @@ def ray_llm_batch_task(
     """
 
     def decorate(function: Callable[..., Any]) -> RowTask:
-        decorated = task_decorator_factory(
-            _with_call_signature(function),
+        decorated = _RowTaskDecorator(
+            function=_with_call_signature(function),
             multiple_outputs=multiple_outputs,
-            decorated_operator_class=_RayLLMBatchDecoratedOperator,
-            **kwargs,
+            operator_class=_RayLLMBatchDecoratedOperator,
+            kwargs=dict(kwargs),
         )
         return cast("RowTask", decorated)
 
@@ -146,6 +147,10 @@ class _RayLLMBatchDecoratedOperator(DecoratedOperator, RayLLMBatchOperator):
     def _hook_apply_defaults(self, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         # A parameter is a column, even when default_args has an operator argument of that name.
         return args, kwargs
+
+
+class _RowTaskDecorator(CheckedMapping, _TaskDecorator):  # type: ignore[type-arg]
+    pass
 
 
 def _with_call_signature(function: Callable[..., Any]) -> Callable[..., Any]:

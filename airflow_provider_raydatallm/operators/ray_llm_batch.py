@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import arguments, submission
 from airflow_provider_raydatallm.task.job.record import SERIES, try_series
 from airflow_provider_raydatallm.task.job.waiter import JobRef
+from airflow_provider_raydatallm.task.mapped_task import written_arguments
 from airflow_provider_raydatallm.task.run_slice import other_names_of_run, slice_of_run
 from airflow_provider_raydatallm.task.schedule import schedule_timezone, zone_name
 from airflow_provider_raydatallm.task.slice_key import SCHEDULED_RUNS
@@ -259,12 +260,19 @@ class RayLLMBatchOperator(SliceTask):
             self, "allow_static_credentials", "deferrable", "cancel_on_kill", "emit_partition"
         )
         arguments.check_list("code_paths", code_paths)
-        # A schema's patterns may have braces of their own, and a chat template is full of them.
-        own = _OWN_ARGUMENTS - {*self.template_fields, "output_schema", "chat_template"}
-        arguments.check_not_templates(self, own)
+        arguments.check_not_templates(vars(self), _NO_TEMPLATES)
         #: Those that decide which code runs, before anything is rendered.
         self._code = arguments.code_arguments(vars(self))
         submission.check_arguments(self.task_id, submission.job_arguments(self), runtime_env)
+
+    @classmethod
+    def check_written(cls, task_id: str, written: Mapping[str, Any]) -> None:
+        try:
+            arguments.check_not_templates(written, _NO_TEMPLATES)
+            arguments.code_arguments(written)
+            submission.check_secrets(written)
+        except ValueError as e:
+            raise RayLLMInputError(f"{task_id}: {e}") from None
 
     def _do_render_template_fields(self, *args: Any, **kwargs: Any) -> None:
         # A resume renders them again, and needs none of them: a Variable may be gone by now. Of a mapped task
@@ -382,12 +390,7 @@ class RayLLMBatchOperator(SliceTask):
         task: Any = dag.task_dict.get(self.task_id)
         if not hasattr(task, "partial_kwargs"):
             return self._code
-        # Of a mapped task, whatever is not mapped. The call of a decorated task passes arguments of the
-        # operator with those of the function.
-        written = dict(dag.default_args or {})
-        written |= (task.task_group.default_args if task.task_group is not None else None) or {}
-        written |= task.partial_kwargs | (task.partial_kwargs.get("op_kwargs") or {})
-        return arguments.code_arguments(written)
+        return arguments.code_arguments(written_arguments(task))
 
     def _user_packages(self, dag_folder: LocalPath | None) -> list[packages.Package]:
         functions = [*filter(None, [self.preprocess]), *self._postprocess_and_engine]
@@ -400,9 +403,10 @@ class RayLLMBatchOperator(SliceTask):
         return [str(f) for f in (self.postprocess, engine) if f and ":" in str(f)]
 
 
-#: Names of the arguments that are not Airflow's.
-_OWN_ARGUMENTS = {
+#: Names of the arguments, other than Airflow's, that are no templates, and hold none: a schema's patterns may
+#: have braces of their own, and a chat template is full of them.
+_NO_TEMPLATES = {
     name
     for name, p in inspect.signature(RayLLMBatchOperator.__init__).parameters.items()
     if p.kind is p.KEYWORD_ONLY
-}
+} - {*RayLLMBatchOperator.template_fields, "output_schema", "chat_template"}

@@ -36,6 +36,7 @@ from airflow_provider_raydatallm.task.job.log_entries import clean
 from airflow_provider_raydatallm.task.job.record import DeferredJob
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
 from airflow_provider_raydatallm.task.job.waiter import JobRef, wait_for_job
+from airflow_provider_raydatallm.task.mapped_task import CheckedWhenMapped
 from airflow_provider_raydatallm.task.outcome import build_result, error_of
 from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
 from airflow_provider_raydatallm.task.queue.places import Turn, raise_error_of
@@ -56,7 +57,7 @@ _STOP_SECONDS = 4.0
 _CREDENTIALS_SECONDS = 60.0
 
 
-class SliceTask(SliceLineage, TextTemplates):
+class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
     """Base of operators whose subclass says what the job is, and how to wait for it."""
 
     operator_extra_links = (RayJobLink(), SlicePageLink(), OutputLink())

@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.contract.slice_paths import slice_folder
 from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT, check_slice_format
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.task.arguments import check_bools, is_rendered_later, to_url
+from airflow_provider_raydatallm.task.mapped_task import CheckedWhenMapped
 from airflow_provider_raydatallm.task.run_slice import slice_of_run
 from airflow_provider_raydatallm.task.text_templates import TextTemplates
 from airflow_provider_raydatallm.task.wanted_slice import WantedSlice
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from airflow_provider_raydatallm.operators.groups import Path
 
 
-class RayLLMSliceSensor(TextTemplates, BaseSensorOperator):
+class RayLLMSliceSensor(TextTemplates, CheckedWhenMapped, BaseSensorOperator):
     """Waits until a slice is published and its folder shows it, whole. Its result is the report's JSON.
 
     It reads the table's metadata with the identity of the machine that it runs on. Storage that is away is

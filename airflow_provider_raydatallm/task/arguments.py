@@ -157,10 +157,10 @@ def check_list(name: str, value: Any) -> None:
         raise ValueError(f"{name} is {value!r}: give a list")
 
 
-def check_not_templates(operator: Any, names: Collection[str]) -> None:
+def check_not_templates(arguments: Mapping[str, Any], names: Collection[str]) -> None:
     """:raises ValueError: when one of these arguments holds a template, which nobody would render."""
     for name in sorted(names):
-        value = getattr(operator, name, None)
+        value = arguments.get(name)
         if is_rendered_later(value):
             raise ValueError(
                 f"{name} is {value!r}: it cannot be a template. Give its value, or leave {name} out"

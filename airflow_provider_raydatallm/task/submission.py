@@ -98,17 +98,14 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
     """
     try:
         check_groups({name: arguments[name] for name in GROUPS})
-        everything, known = {}, {}
-        for name, value in arguments.items():
-            if name in GROUPS and isinstance(value, Mapping):
-                leaves = {leaf: v for leaf, v in value.items() if (name, leaf) != ("engine", "profile")}
-                everything[name] = leaves
-                known[name] = {leaf: v for leaf, v in leaves.items() if not is_rendered_later(v)}
-            elif not _is_later(value) and not (name == "engine" and is_profile(value)):
-                known[name] = everything[name] = value
-        flat = flatten(everything)
-        for name, value in [("runtime_env", runtime_env), *((n, flat.get(n)) for n in MAY_HOLD_SECRETS)]:
-            check_no_secrets(label(name), value)
+        written = _without_profile(arguments)
+        check_secrets({**written, "runtime_env": runtime_env})
+        known = {
+            name: {leaf: v for leaf, v in value.items() if not is_rendered_later(v)}
+            if name in GROUPS and isinstance(value, Mapping)
+            else value
+            for name, value in written.items()
+        }
         WaitLimits.from_arguments(flatten(known))
         fields = spec_fields(known)
     except ValueError as e:
@@ -132,6 +129,27 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
     job = build_spec(task_id, {**dict.fromkeys(later, "x"), **fields, "slice_key": "x"})
     if not any(_is_later(arguments[name]) for name in _OF_ROWS):
         check_rows_differ(task_id, job)
+
+
+def check_secrets(arguments: Mapping[str, Any]) -> None:
+    """
+    :param arguments: of the operator, as they are written in the DAG; not all.
+    :raises ValueError: naming one that holds a secret.
+    """
+    flat = flatten(_without_profile(arguments))
+    for name in ("runtime_env", *MAY_HOLD_SECRETS):
+        check_no_secrets(label(name), flat.get(name))
+
+
+def _without_profile(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what the DAG itself says: not the engine's profile, and no argument that is rendered later."""
+    written = {}
+    for name, value in arguments.items():
+        if name in GROUPS and isinstance(value, Mapping):
+            written[name] = {leaf: v for leaf, v in value.items() if (name, leaf) != ("engine", "profile")}
+        elif not _is_later(value) and not (name == "engine" and is_profile(value)):
+            written[name] = value
+    return written
 
 
 def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:

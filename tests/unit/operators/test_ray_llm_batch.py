@@ -171,8 +171,9 @@ def test_folders_beside_the_table_are_templates_and_reach_the_spec() -> None:
 
 
 def test_mapped_task_has_airflows_own_defaults() -> None:
+    paths = {"input_path": "/in", "output_path": "/out", "model_source": "m"}
     with DAG("d", schedule=None):
-        own = RayLLMBatchOperator.partial(task_id="t", prompt="{a}").expand(slice_key=["k"])
+        own = RayLLMBatchOperator.partial(task_id="t", prompt="{a}", **paths).expand(slice_key=["k"])
         any_other = EmptyOperator.partial(task_id="o").expand_kwargs([{}])
     defaults = any_other.partial_kwargs.keys() - {"task_id"}
     assert {name: own.partial_kwargs[name] for name in defaults} == {

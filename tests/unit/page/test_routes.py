@@ -21,6 +21,7 @@ from airflow.serialization.serialized_objects import DagSerialization, LazyDeser
 from airflow.timetables.events import EventsTimetable
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, insert, select, update
+from sqlalchemy import text as sql
 from sqlalchemy.orm import Session, sessionmaker
 
 from airflow_provider_raydatallm.contract.slice_paths import slice_paths
@@ -32,6 +33,7 @@ from airflow_provider_raydatallm.page.index import RunOfSlice
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
 from tests.support.slice_index import BEGIN, Run, clean_runs, figures, keep_runs, write_dag, write_runs
 from tests.support.waiting import wait_for
+from tests.unit.page.conftest import DAGS
 
 ClientOf = Callable[[str | None], TestClient]
 NOBODY, ANN, BOB = None, "ann", "bob"
@@ -130,7 +132,7 @@ def test_history_finds_runs_behind_thousands_of_other_slices(
 @pytest.mark.parametrize(("link", "field"), [(RayJobLink, "ray_job_url"), (OutputLink, "output_url")])
 @pytest.mark.parametrize(("address", "shown"), [
     ("https://ray/#/jobs/1", "https://ray/#/jobs/1"), ("javascript:alert(1)", None),
-    ("data:text/html,", None), ("//ray", None), ("http://[", None), (5, None),
+    ("data:text/html,", None), ("//ray", None), ("http://[", None), (5, None), ("[" * 20_000, None),
 ])  # fmt: skip
 def test_only_addresses_of_the_web_become_links(
     client_of: ClientOf,
@@ -323,6 +325,50 @@ def test_entry_of_another_version_is_counted_and_not_guessed(
     assert (page["unreadable"], page["total"]) == (len(values) - 1, len(values) + 1)
     assert "mails.other" in [f"{t['dag_id']}.{t['task_id']}" for t in get(client_of(ANN), "tasks")["tasks"]]
     assert client_of(ANN).get("/ray-llm/api/dags/mails/tasks/other/runs/manual__new/-1").status_code == 404
+
+
+#: A task can push those that PostgreSQL takes; SQLite takes whatever somebody writes into the database.
+UNREADABLE = {
+    "deep text": json.dumps("[" * 20_000),
+    "deep text of objects": json.dumps('{"a":' * 15_000),
+    "wrong types": '{"format":[],"slice_key":{},"paths":5,"labels":[{}]}',
+    "no format": '{"format":1e999,"slice_key":"k","paths":{}}',
+    "long number": '{"format":1,"slice_key":"k","paths":{},"counts":{"planned":1' + "0" * 5000 + "}}",
+    "deep": '{"format":1,"slice_key":"k","paths":{},"x":' + "[" * 20_000 + "]" * 20_000 + "}",
+    "not a number": '{"format":NaN,"slice_key":"k","paths":{},"counts":{"planned":Infinity}}',
+    "no JSON": "xxxx{",
+    "nothing": "",
+}
+NO_JSONB = {"deep", "not a number", "no JSON", "nothing", "no format"}
+
+
+@pytest.mark.parametrize("trouble", UNREADABLE)
+def test_trouble_of_one_entry_is_that_entry_s(
+    client_of: ClientOf, database: sessionmaker[Session], trouble: str
+) -> None:
+    """One task must not take the page from everybody who may see it."""
+    if database.kw["bind"].dialect.name == "postgresql" and trouble in NO_JSONB:
+        pytest.skip("PostgreSQL does not take it")
+    dag, task = f"mails {trouble}", "trouble"
+    with pytest.MonkeyPatch.context() as patch, database() as session:
+        patch.setitem(DAGS, ANN, DAGS[ANN] | {dag})
+        write_runs(session, dag, task, [Run("right"), Run("bad", at=BEGIN + DAY)])
+        keep_runs(session, dag, task, [Run("kept", run_id="gone")], dag)
+        for change in (
+            "UPDATE xcom SET value = :text WHERE dag_id = :dag AND run_id = 'manual__bad'",
+            "UPDATE asset_state_store SET value = :text WHERE last_updated_by_dag_id = :dag",
+        ):
+            session.execute(sql(change), {"text": UNREADABLE[trouble], "dag": dag})
+        session.commit()
+        client = client_of(ANN)
+        last = {t["dag_id"]: t["last"] for t in get(client, "tasks")["tasks"]}
+        assert last[dag] is None
+        assert last["customers"]["slice_key"]
+        page = get(client, f"dags/{dag}/tasks/{task}/slices")
+        assert ([s["slice_key"] for s in page["slices"]], page["unreadable"]) == (["right"], 2)
+        assert len(get(client, f"dags/{dag}/tasks/{task}/runs/manual__right/-1")["history"]) == 1
+        bad = f"/ray-llm/api/dags/{dag}/tasks/{task}/runs/manual__bad/-1"
+        assert [client.get(f"{bad}{part}").status_code for part in ("", "/stored")] == [404, 404]
 
 
 def test_history_outlives_what_airflow_cleans_where_the_task_has_an_asset(

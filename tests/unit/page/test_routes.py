@@ -28,8 +28,10 @@ from airflow_provider_raydatallm.contract.slice_paths import slice_paths
 from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.page import app, storage
-from airflow_provider_raydatallm.page.answers import SliceLine, Stored
+from airflow_provider_raydatallm.page.answers import SliceLine, State
 from airflow_provider_raydatallm.page.index import RunOfSlice
+from airflow_provider_raydatallm.processor.tables import slice_view
+from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
 from tests.support.slice_index import BEGIN, Run, clean_runs, figures, keep_runs, write_dag, write_runs
 from tests.support.waiting import wait_for
@@ -234,37 +236,75 @@ def stalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Storage that answers nothing, as long as the test runs."""
     answers = threading.Event()
 
-    class Stalled:
+    class Stalled(SliceView):
         def versions(self) -> list[Any]:
             answers.wait(120)
             return []
 
+        def sample(self, *asked: Any) -> Any:
+            return [], self.versions()
+
     monkeypatch.setattr(storage, "_READ_SECONDS", 0.02)
-    monkeypatch.setattr(storage, "_view", lambda run, task: Stalled())
+    monkeypatch.setattr(slice_view, "SliceView", Stalled)
     yield
     answers.set()
     wait_for(lambda: not storage._reading, 30)
 
 
+def note_of(table: str, dag_id: str = "customers", state: State = "published") -> str:
+    paths = slice_paths(f"{table}/ds=1")
+    line = SliceLine(slice_key="1", table=paths.table, run_id="r", state=state)
+    run = RunOfSlice(SliceEntry(slice_key="1", paths=asdict(paths)), line)
+    return str(storage.read_stored(run, {"dag_id": dag_id, "task_id": "infer"}).note)
+
+
 @pytest.mark.usefixtures("stalled")
-def test_table_whose_storage_does_not_answer_stops_no_other(client_of: ClientOf) -> None:
-    def note(table: str) -> str:
-        stored = read(f"/lake/{table}/ds=1")
-        return str(stored.note)
-
-    def read(table: str) -> Stored:
-        run = RunOfSlice(SliceEntry(slice_key="1", paths={"table": table}), SliceLine(
-            slice_key="1", table=table, run_id="r", state="published",
-        ))  # fmt: skip
-        return storage.read_stored(run, {"dag_id": "customers", "task_id": "infer"})
-
-    notes = [note("bad") for _ in range(storage._READERS_OF_TABLE + 1)]
+def test_table_whose_storage_does_not_answer_stops_no_other() -> None:
+    notes = [note_of("/lake/bad") for _ in range(storage._READERS_OF_TABLE + 1)]
     assert all("did not answer" in text for text in notes[:-1])
     assert "still waiting" in notes[-1]
-    assert "did not answer" in note("other")
-    more = [note(f"bad{i % 8}") for i in range(storage._READERS)]
+    assert "did not answer" in note_of("/lake/other")
+    more = [note_of(f"/lake/bad{i % 8}", f"dag{i % 8}") for i in range(storage._READERS)]
     assert "still waiting" in more[-1]
     assert threading.active_count() < storage._READERS + 20
+
+
+@pytest.mark.usefixtures("stalled")
+def test_dag_does_not_take_all_readers_however_it_writes_its_tables() -> None:
+    notes = [note_of(f"/lake/{'./' * i}own{i % 3}") for i in range(storage._READERS)]
+    assert ["still waiting" in note for note in notes].index(True) <= storage._READERS_OF_DAG
+    assert "did not answer" in note_of("/lake/victim", "mails")
+
+
+@pytest.mark.usefixtures("stalled")
+def test_few_processes_decode_samples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "read_stored", lambda *of: storage.read_sample(*of, "published"))
+    notes = [note_of(f"/lake/{i}") for i in range(storage._SAMPLERS_OF_DAG + 1)]
+    assert ["still waiting" in note for note in notes] == [False] * storage._SAMPLERS_OF_DAG + [True]
+    others = [note_of(f"/lake/of-{i}", f"dag{i}") for i in range(storage._SAMPLERS)]
+    assert "did not answer" in others[0]
+    assert "still waiting" in others[-1]
+
+
+@pytest.mark.usefixtures("stalled")
+def test_readers_of_a_table_are_counted_under_all_of_its_addresses(tmp_path: Path) -> None:
+    (tmp_path / "table").mkdir()
+    (tmp_path / "link").symlink_to("table")
+    addresses = [f"{tmp_path}/{name}" for name in ("table", "./table", "link", "link/.", "link/../table")]
+    notes = [note_of(address, f"dag{i}") for i, address in enumerate(addresses)]
+    assert ["still waiting" in note for note in notes] == [False] * storage._READERS_OF_TABLE + [True]
+
+
+def test_stored_text_that_no_answer_can_hold_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Half(SliceView):
+        def versions(self) -> list[Any]:
+            return []
+
+        def progress(self) -> dict[str, Any]:
+            return {"step": "\ud800"}
+
+    monkeypatch.setattr(slice_view, "SliceView", Half)
+    assert "cannot read the slice's folder" in note_of("/lake/half", state="failed")
 
 
 def make_hole(path: Path) -> None:

@@ -286,9 +286,12 @@ def _entries(dag_id: str, task_id: str) -> Select[Any]:
 
 
 def _if_short(value: Any) -> Any:
-    """A column's value; null where it is longer than anything that a task writes: people may edit it."""
-    characters = func.length(cast(value, String))
-    return case((characters <= _VALUE_CHARACTERS, value), else_=null()).label("value")
+    """A column's text; null where it is longer than anything that a task writes: people may edit it.
+
+    The text is parsed row by row here (`_parsed`): SQLAlchemy would fail all rows for one that is no JSON.
+    """
+    text = cast(value, String)
+    return case((func.length(text) <= _VALUE_CHARACTERS, text), else_=null()).label("value")
 
 
 def _newest_first(entries: Select[Any]) -> Select[Any]:
@@ -377,18 +380,21 @@ def _of_kept(row: Any) -> RunOfSlice | None:
     return RunOfSlice(entry, line.model_copy(update={"archived": True}))
 
 
-def _key_of(value: Any) -> Any:
+def _key_of(value: str | None) -> Any:
     """The slice's key of an entry, of which the rest is not looked at."""
     entry = _parsed(value)
     return entry.get("slice_key") if isinstance(entry, dict) else None
 
 
-def _parsed(value: Any) -> Any:
-    """Both tables keep JSON, some versions of Airflow as a text of it."""
-    try:
-        return json.loads(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
+def _parsed(value: str | None) -> Any:
+    """Both tables keep JSON, some versions of Airflow a text of it. What is neither stays a text."""
+    parsed: Any = value
+    for _ in range(2):
+        try:
+            parsed = json.loads(parsed) if isinstance(parsed, str) else parsed
+        except (ValueError, RecursionError):
+            break
+    return parsed
 
 
 def _line(

@@ -126,7 +126,7 @@ def _shows_samples() -> bool:
 
 def _web_address(value: object) -> str | None:
     try:
-        is_web = isinstance(value, str) and urlsplit(value).scheme in ("http", "https")
-    except ValueError:  # of a host that cannot be one
+        is_web = isinstance(value, str) and urlsplit(value).scheme in ("http", "https") and value.encode()
+    except ValueError:  # of a host that cannot be one, or of half a character
         is_web = False
     return str(value) if is_web else None

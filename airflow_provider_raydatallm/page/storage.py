@@ -1,8 +1,8 @@
 """Reads a slice's folder for the page, in bounded time: storage may be slow, away, or closed to this server.
 
 Each read has a thread of its own, which the API server's do not wait for longer than a moment. Requests to an
-object store end with that moment; a disk that hangs keeps its readers, so that only a few read a table at a
-time, and others are read meanwhile.
+object store end with that moment; a disk that hangs keeps its readers, so that only a few at a time read a
+table, or read for a DAG, and others are read meanwhile.
 """
 
 from __future__ import annotations
@@ -10,40 +10,46 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, TimeoutError
+from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
 from airflow_provider_raydatallm.page.answers import Sample, Stored, Version
 from airflow_provider_raydatallm.page.index import RunOfSlice
 
-T = TypeVar("T")
+T = TypeVar("T", bound=BaseModel)
 
 log = logging.getLogger(__name__)
 
-#: How long a page waits for storage, and how many reads go on at a time, of one table and of all.
+#: How long a page waits for storage.
 _READ_SECONDS = 5.0
-_READERS_OF_TABLE = 4
-_READERS = 32
+#: How many reads go on at a time: in all, for one DAG, and of one table.
+_READERS, _READERS_OF_DAG, _READERS_OF_TABLE = 32, 8, 4
+#: Of these, how many decode rows: each has a process of its own, with some hundred MiB at most.
+_SAMPLERS, _SAMPLERS_OF_DAG = 8, 4
 _SAMPLE_ROWS = 20
 _OTHER_VERSION = (
     "Another version of the provider wrote this slice's report: to see it, upgrade the provider in the API "
     "server."
 )
 
-#: How many reads go on, by table.
-_reading: Counter[str] = Counter()
+#: How many reads go on, by what is limited.
+_reading: Counter[tuple[str, ...]] = Counter()
 _lock = threading.Lock()
+
+
+class _BusyError(Exception):
+    """As many reads go on as may."""
 
 
 def read_stored(run: RunOfSlice, task: dict[str, str]) -> Stored:
     """Returns the slice's report, versions and progress, or a note that says why not."""
 
-    def read() -> Stored:
-        view = _view(run, task)
+    def read(view: Any) -> Stored:
         progress = view.progress() if run.line.state != "published" else None
         versions = view.versions()
         number = run.line.published_version
@@ -62,17 +68,18 @@ def read_stored(run: RunOfSlice, task: dict[str, str]) -> Stored:
         except ValidationError:
             return Stored(versions=lines, note=_OTHER_VERSION)
 
-    return _bounded(run, read, lambda note: Stored(note=note))
+    return _bounded(run, task, read, lambda note: Stored(note=note))
 
 
 def read_sample(run: RunOfSlice, task: dict[str, str], kind: Literal["published", "quarantined"]) -> Sample:
     """Returns the first rows of the newest version, or a note that says why not."""
 
-    def read() -> Sample:
-        columns, rows = _view(run, task).sample(kind, _SAMPLE_ROWS)
+    def read(view: Any) -> Sample:
+        columns, rows = view.sample(kind, _SAMPLE_ROWS)
         return Sample(columns=columns, rows=rows)
 
-    return _bounded(run, read, lambda note: Sample(note=note))
+    samplers = [(("samples",), _SAMPLERS), (("samples", task["dag_id"]), _SAMPLERS_OF_DAG)]
+    return _bounded(run, task, read, lambda note: Sample(note=note), *samplers)
 
 
 def _view(run: RunOfSlice, task: dict[str, str]) -> Any:
@@ -92,27 +99,41 @@ def _version(version: Any) -> Version:
     )
 
 
-def _bounded(run: RunOfSlice, read: Callable[[], T], or_note: Callable[[str], T]) -> T:
-    table = run.entry.paths.get("table", "").rpartition("/")[0]
-    with _lock:
-        if _reading[table] >= _READERS_OF_TABLE or _reading.total() >= _READERS:
-            return or_note("Storage is slow: other pages are still waiting for it. Reload in a moment.")
-        _reading[table] += 1
+def _bounded(
+    run: RunOfSlice,
+    task: dict[str, str],
+    read: Callable[[Any], T],
+    or_note: Callable[[str], T],
+    *limits: tuple[tuple[str, ...], int],
+) -> T:
     future: Future[T] = Future()
+    counted = ExitStack()
+    table = run.entry.paths.get("table", "").rpartition("/")[0]
 
     def work() -> None:
         try:
-            value = read()
+            with counted:
+                view = _view(run, task)
+                with _counted((("resolved", view.resolved_table()), _READERS_OF_TABLE)):
+                    value = read(view)
+                value.model_dump_json()  # no answer is made of half characters, which others may write
         except BaseException as e:
-            _release(table)
             future.set_exception(e)
         else:
-            _release(table)
             future.set_result(value)
 
-    threading.Thread(target=work, name="ray-llm-page", daemon=True).start()
     try:
+        # Where links lead, only the reader finds out: a disk that is asked may hang.
+        of_all = ((("all",), _READERS), (("dag", task["dag_id"]), _READERS_OF_DAG))
+        counted.enter_context(_counted(*of_all, (("table", table), _READERS_OF_TABLE), *limits))
+        try:
+            threading.Thread(target=work, name="ray-llm-page", daemon=True).start()
+        except RuntimeError:  # the server has no thread left
+            counted.close()
+            raise
         return future.result(_READ_SECONDS)
+    except _BusyError:
+        return or_note("Storage is slow: other pages are still waiting for it. Reload in a moment.")
     except TimeoutError:
         return or_note(f"Storage did not answer within {_READ_SECONDS:g} s: this is what Airflow knows.")
     except FileNotFoundError:
@@ -129,8 +150,21 @@ def _bounded(run: RunOfSlice, read: Callable[[], T], or_note: Callable[[str], T]
         )
 
 
-def _release(table: str) -> None:
+@contextmanager
+def _counted(*limits: tuple[tuple[str, ...], int]) -> Iterator[None]:
+    """Counts a read, as long as it goes on.
+
+    :raises _BusyError: when there are as many as one of the limits allows.
+    """
     with _lock:
-        _reading[table] -= 1
-        if not _reading[table]:
-            del _reading[table]
+        if any(_reading[key] >= most for key, most in limits):
+            raise _BusyError
+        _reading.update(key for key, _ in limits)
+    try:
+        yield
+    finally:
+        with _lock:
+            for key, _ in limits:
+                _reading[key] -= 1
+                if not _reading[key]:
+                    del _reading[key]

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 import pydantic
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import AssetRef
-from pydantic_core import PydanticSerializationError
 
 from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.slice_key import SCHEDULED_RUNS
@@ -102,7 +101,7 @@ class SliceEntry(SliceFigures):
         try:
             entry = cls.model_validate(value)
             entry.model_dump_json()  # not of half a character, of which JSON can be made, but no answer
-        except (pydantic.ValidationError, PydanticSerializationError):
+        except (ValueError, OverflowError, RecursionError):  # pydantic's own are ValueErrors
             return None
         return entry if entry.format <= FORMAT else None
 

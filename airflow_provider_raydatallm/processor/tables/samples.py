@@ -20,7 +20,6 @@ def first_rows(
     rows: int,
     *,
     quarantined: bool = False,
-    most_columns: int | None = None,
 ) -> tuple[list[str], list[dict[str, Any]]]:
     """Returns the names of columns, and the first rows of a version, or of those that failed. Reads no more
     than it returns.
@@ -37,7 +36,7 @@ def first_rows(
         store, name = located[file]
         try:
             with store.open(name) as f, pq.ParquetFile(f) as parquet:
-                names = list(parquet.schema_arrow.names)[:most_columns]
+                names = list(parquet.schema_arrow.names)
                 size = min(rows - len(lines), _BATCH_ROWS)
                 for batch in parquet.iter_batches(batch_size=size, columns=names):
                     lines += _rows(batch)

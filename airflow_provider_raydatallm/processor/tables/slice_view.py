@@ -17,16 +17,16 @@ from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_p
 from airflow_provider_raydatallm.processor.storage.filesystem import resolve, waiting_briefly
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.marks import IS_METADATA, Mark, names_task
-from airflow_provider_raydatallm.processor.store.published import read_progress
+from airflow_provider_raydatallm.processor.store.published import locate_files, read_progress
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
-from airflow_provider_raydatallm.processor.tables.samples import first_rows
+from airflow_provider_raydatallm.processor.tables.confined_sample import confined_sample
 
 #: How many versions are read: each is a request to the store.
 _VERSIONS = 10
 #: Of a commit; one of 10,000 files has fewer.
 _COMMIT_BYTES = 4 << 20
 #: Of a sample.
-_COLUMNS, _CELL_CHARACTERS = 60, 2_000
+_COLUMNS, _SAMPLE_SECONDS = 60, 30.0
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,10 @@ class SliceView:
     paths: SlicePaths
     task: dict[str, str]
     total_s: float | None = None
+
+    def resolved_table(self) -> str:
+        """Returns the table's address, however it is written, with all links of a disk followed."""
+        return resolve(self.paths.table.rpartition("/")[0])
 
     def versions(self) -> list[Version]:
         """Returns the newest versions, the latest first.
@@ -67,14 +71,17 @@ class SliceView:
         """Returns the names of columns and the first rows of the newest version, as text.
 
         :raises FileNotFoundError: when there is none.
+        :raises SliceError: see `confined_sample`.
         """
         version = next(iter(self.versions()), None)
         if version is None:
             raise FileNotFoundError("nothing is published")
-        names, lines = first_rows(
-            self._folders, version, rows, quarantined=kind == "quarantined", most_columns=_COLUMNS
+        is_quarantine = kind == "quarantined"
+        located = locate_files(self._folders, version, quarantine=is_quarantine)
+        files = [located[file] for file in (version.quarantine if is_quarantine else version.files)]
+        return confined_sample(
+            files, rows, _COLUMNS, _SAMPLE_SECONDS if self.total_s is None else self.total_s
         )
-        return names, [[_text(line[name]) for name in names] for line in lines]
 
     @cached_property
     def _folders(self) -> SliceFolders:
@@ -93,13 +100,3 @@ class SliceView:
             if True not in named and named != [None, None]:
                 raise PermissionError("the slice's table names other tasks as its own, and not this one")
             return SliceFolders.open(slice_paths(self.paths.table, metadata_path))
-
-
-def _text(value: Any) -> str | None:
-    """A cell as text, whatever it is: short, and never bytes."""
-    if value is None:
-        return None
-    if isinstance(value, (bytes, memoryview)):
-        return f"{len(value):,} bytes"
-    text = value if isinstance(value, str) else repr(value)[: _CELL_CHARACTERS * 2]
-    return text if len(text) <= _CELL_CHARACTERS else f"{text[:_CELL_CHARACTERS]}…"

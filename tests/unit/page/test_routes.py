@@ -21,17 +21,21 @@ from airflow.serialization.serialized_objects import DagSerialization, LazyDeser
 from airflow.timetables.events import EventsTimetable
 from fastapi.testclient import TestClient
 from sqlalchemy import delete, insert, select, update
+from sqlalchemy import text as sql
 from sqlalchemy.orm import Session, sessionmaker
 
 from airflow_provider_raydatallm.contract.slice_paths import slice_paths
 from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.page import app, storage
-from airflow_provider_raydatallm.page.answers import SliceLine, Stored
+from airflow_provider_raydatallm.page.answers import SliceLine, State
 from airflow_provider_raydatallm.page.index import RunOfSlice
+from airflow_provider_raydatallm.processor.tables import slice_view
+from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
 from tests.support.slice_index import BEGIN, Run, clean_runs, figures, keep_runs, write_dag, write_runs
 from tests.support.waiting import wait_for
+from tests.unit.page.conftest import DAGS
 
 ClientOf = Callable[[str | None], TestClient]
 NOBODY, ANN, BOB = None, "ann", "bob"
@@ -130,7 +134,7 @@ def test_history_finds_runs_behind_thousands_of_other_slices(
 @pytest.mark.parametrize(("link", "field"), [(RayJobLink, "ray_job_url"), (OutputLink, "output_url")])
 @pytest.mark.parametrize(("address", "shown"), [
     ("https://ray/#/jobs/1", "https://ray/#/jobs/1"), ("javascript:alert(1)", None),
-    ("data:text/html,", None), ("//ray", None), ("http://[", None), (5, None),
+    ("data:text/html,", None), ("//ray", None), ("http://[", None), (5, None), ("[" * 20_000, None),
 ])  # fmt: skip
 def test_only_addresses_of_the_web_become_links(
     client_of: ClientOf,
@@ -232,37 +236,75 @@ def stalled(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Storage that answers nothing, as long as the test runs."""
     answers = threading.Event()
 
-    class Stalled:
+    class Stalled(SliceView):
         def versions(self) -> list[Any]:
             answers.wait(120)
             return []
 
+        def sample(self, *asked: Any) -> Any:
+            return [], self.versions()
+
     monkeypatch.setattr(storage, "_READ_SECONDS", 0.02)
-    monkeypatch.setattr(storage, "_view", lambda run, task: Stalled())
+    monkeypatch.setattr(slice_view, "SliceView", Stalled)
     yield
     answers.set()
     wait_for(lambda: not storage._reading, 30)
 
 
+def note_of(table: str, dag_id: str = "customers", state: State = "published") -> str:
+    paths = slice_paths(f"{table}/ds=1")
+    line = SliceLine(slice_key="1", table=paths.table, run_id="r", state=state)
+    run = RunOfSlice(SliceEntry(slice_key="1", paths=asdict(paths)), line)
+    return str(storage.read_stored(run, {"dag_id": dag_id, "task_id": "infer"}).note)
+
+
 @pytest.mark.usefixtures("stalled")
-def test_table_whose_storage_does_not_answer_stops_no_other(client_of: ClientOf) -> None:
-    def note(table: str) -> str:
-        stored = read(f"/lake/{table}/ds=1")
-        return str(stored.note)
-
-    def read(table: str) -> Stored:
-        run = RunOfSlice(SliceEntry(slice_key="1", paths={"table": table}), SliceLine(
-            slice_key="1", table=table, run_id="r", state="published",
-        ))  # fmt: skip
-        return storage.read_stored(run, {"dag_id": "customers", "task_id": "infer"})
-
-    notes = [note("bad") for _ in range(storage._READERS_OF_TABLE + 1)]
+def test_table_whose_storage_does_not_answer_stops_no_other() -> None:
+    notes = [note_of("/lake/bad") for _ in range(storage._READERS_OF_TABLE + 1)]
     assert all("did not answer" in text for text in notes[:-1])
     assert "still waiting" in notes[-1]
-    assert "did not answer" in note("other")
-    more = [note(f"bad{i % 8}") for i in range(storage._READERS)]
+    assert "did not answer" in note_of("/lake/other")
+    more = [note_of(f"/lake/bad{i % 8}", f"dag{i % 8}") for i in range(storage._READERS)]
     assert "still waiting" in more[-1]
     assert threading.active_count() < storage._READERS + 20
+
+
+@pytest.mark.usefixtures("stalled")
+def test_dag_does_not_take_all_readers_however_it_writes_its_tables() -> None:
+    notes = [note_of(f"/lake/{'./' * i}own{i % 3}") for i in range(storage._READERS)]
+    assert ["still waiting" in note for note in notes].index(True) <= storage._READERS_OF_DAG
+    assert "did not answer" in note_of("/lake/victim", "mails")
+
+
+@pytest.mark.usefixtures("stalled")
+def test_few_processes_decode_samples_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage, "read_stored", lambda *of: storage.read_sample(*of, "published"))
+    notes = [note_of(f"/lake/{i}") for i in range(storage._SAMPLERS_OF_DAG + 1)]
+    assert ["still waiting" in note for note in notes] == [False] * storage._SAMPLERS_OF_DAG + [True]
+    others = [note_of(f"/lake/of-{i}", f"dag{i}") for i in range(storage._SAMPLERS)]
+    assert "did not answer" in others[0]
+    assert "still waiting" in others[-1]
+
+
+@pytest.mark.usefixtures("stalled")
+def test_readers_of_a_table_are_counted_under_all_of_its_addresses(tmp_path: Path) -> None:
+    (tmp_path / "table").mkdir()
+    (tmp_path / "link").symlink_to("table")
+    addresses = [f"{tmp_path}/{name}" for name in ("table", "./table", "link", "link/.", "link/../table")]
+    notes = [note_of(address, f"dag{i}") for i, address in enumerate(addresses)]
+    assert ["still waiting" in note for note in notes] == [False] * storage._READERS_OF_TABLE + [True]
+
+
+def test_stored_text_that_no_answer_can_hold_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Half(SliceView):
+        def versions(self) -> list[Any]:
+            return []
+
+        def progress(self) -> dict[str, Any]:
+            return {"step": "\ud800"}
+
+    monkeypatch.setattr(slice_view, "SliceView", Half)
+    assert "cannot read the slice's folder" in note_of("/lake/half", state="failed")
 
 
 def make_hole(path: Path) -> None:
@@ -323,6 +365,50 @@ def test_entry_of_another_version_is_counted_and_not_guessed(
     assert (page["unreadable"], page["total"]) == (len(values) - 1, len(values) + 1)
     assert "mails.other" in [f"{t['dag_id']}.{t['task_id']}" for t in get(client_of(ANN), "tasks")["tasks"]]
     assert client_of(ANN).get("/ray-llm/api/dags/mails/tasks/other/runs/manual__new/-1").status_code == 404
+
+
+#: A task can push those that PostgreSQL takes; SQLite takes whatever somebody writes into the database.
+UNREADABLE = {
+    "deep text": json.dumps("[" * 20_000),
+    "deep text of objects": json.dumps('{"a":' * 15_000),
+    "wrong types": '{"format":[],"slice_key":{},"paths":5,"labels":[{}]}',
+    "no format": '{"format":1e999,"slice_key":"k","paths":{}}',
+    "long number": '{"format":1,"slice_key":"k","paths":{},"counts":{"planned":1' + "0" * 5000 + "}}",
+    "deep": '{"format":1,"slice_key":"k","paths":{},"x":' + "[" * 20_000 + "]" * 20_000 + "}",
+    "not a number": '{"format":NaN,"slice_key":"k","paths":{},"counts":{"planned":Infinity}}',
+    "no JSON": "xxxx{",
+    "nothing": "",
+}
+NO_JSONB = {"deep", "not a number", "no JSON", "nothing", "no format"}
+
+
+@pytest.mark.parametrize("trouble", UNREADABLE)
+def test_trouble_of_one_entry_is_that_entry_s(
+    client_of: ClientOf, database: sessionmaker[Session], trouble: str
+) -> None:
+    """One task must not take the page from everybody who may see it."""
+    if database.kw["bind"].dialect.name == "postgresql" and trouble in NO_JSONB:
+        pytest.skip("PostgreSQL does not take it")
+    dag, task = f"mails {trouble}", "trouble"
+    with pytest.MonkeyPatch.context() as patch, database() as session:
+        patch.setitem(DAGS, ANN, DAGS[ANN] | {dag})
+        write_runs(session, dag, task, [Run("right"), Run("bad", at=BEGIN + DAY)])
+        keep_runs(session, dag, task, [Run("kept", run_id="gone")], dag)
+        for change in (
+            "UPDATE xcom SET value = :text WHERE dag_id = :dag AND run_id = 'manual__bad'",
+            "UPDATE asset_state_store SET value = :text WHERE last_updated_by_dag_id = :dag",
+        ):
+            session.execute(sql(change), {"text": UNREADABLE[trouble], "dag": dag})
+        session.commit()
+        client = client_of(ANN)
+        last = {t["dag_id"]: t["last"] for t in get(client, "tasks")["tasks"]}
+        assert last[dag] is None
+        assert last["customers"]["slice_key"]
+        page = get(client, f"dags/{dag}/tasks/{task}/slices")
+        assert ([s["slice_key"] for s in page["slices"]], page["unreadable"]) == (["right"], 2)
+        assert len(get(client, f"dags/{dag}/tasks/{task}/runs/manual__right/-1")["history"]) == 1
+        bad = f"/ray-llm/api/dags/{dag}/tasks/{task}/runs/manual__bad/-1"
+        assert [client.get(f"{bad}{part}").status_code for part in ("", "/stored")] == [404, 404]
 
 
 def test_history_outlives_what_airflow_cleans_where_the_task_has_an_asset(

@@ -118,9 +118,10 @@ def raise_unless_answered(
             may_have_cost=status in _MAY_HAVE_COST,
         )
     if status in _REDIRECTS:
-        message = f"the endpoint redirects to {redact(headers.get('Location', 'another address'))!r:.200}"
-        advice = "which is not followed: the key is for one host. Set engine.url to where it answers itself"
-        raise DoubtfulRefusalError(message, SliceError(f"{message}, {advice}", kind="input"), is_sudden=True)
+        where = redact(headers.get("Location", "another address"))
+        message = f"the endpoint redirects to {where!r:.200}, which is not followed"
+        advice = "the key is for one host. Set engine.url to where it answers itself"
+        raise DoubtfulRefusalError(message, SliceError(f"{message}: {advice}", kind="input"), is_sudden=True)
     kind, advice = _ADVICE.get(status, ("input", "check engine.url: it may lead to something else"))
     of_all = SliceError(f"{message}. Most likely {advice}", kind=kind)
     raise DoubtfulRefusalError(message, of_all, is_sudden=status in _OF_ALL)

@@ -20,6 +20,8 @@ _ALIASES = {"s3a": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
 _DISK = re.compile(r"^(file|local):(//)?")
 _FIELD = re.compile(r"\{[^{}/]*\}")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)")
+#: What clients of S3, Azure and Google cut off a key, and all that follows: two tables would have one.
+_VERSION = re.compile(r"[?&](versionid|generation)=|#[\s+-]*\d", re.IGNORECASE)
 
 
 def check_address(address: str) -> str:
@@ -41,6 +43,11 @@ def check_address(address: str) -> str:
             f"addresses that begin with {scheme}:// are not accepted, but paths and "
             f"{', '.join(f'{s}://' for s in accepted)}. The environment variable {EXTRA_SCHEMES} adds "
             "others, comma-separated"
+        )
+    if scheme != "file" and (version := _VERSION.search(address)):
+        raise ValueError(
+            f"{version[0]!r} in a {scheme}:// address names a version of an object, and is not accepted: give "
+            "the object or folder itself"
         )
     if any(mark in host for mark in _secret_marks(scheme, host)):
         raise ValueError(

@@ -2,7 +2,8 @@
 
 Invariants: a file appears whole or not at all; `create` and `place` never replace, and exactly one of many
 creators succeeds; an object store never commits by rename; listings never come from a cache, since other
-clients write here, too. What a request did is settled by looking, not by the error it ended with.
+clients write here, too. What a request did is settled by looking, not by the error it ended with. A name is
+taken as it is written, never for a pattern.
 
 Others may put anything into the folder: no link in it is followed, only regular files are read, and what is
 read at once is bounded.
@@ -18,6 +19,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
+from glob import has_magic
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -378,17 +380,26 @@ class Store:
         kept_name = f"{folder}/_damaged-{uuid.uuid4().hex[:8]}-{base}".lstrip("/")
         with self._errors("write", kept_name), contextlib.suppress(FileNotFoundError):
             self._refuse_links(folder)
-            self.fs.mv(self.path(name), self.path(kept_name))
+            if self.is_local:
+                os.rename(self.path(name), self.path(kept_name))
+            else:  # `mv` would take the name for a pattern
+                self._copy_on_server(self, name, kept_name)
+                self.fs.rm_file(self.path(name))
         logger.warning("%s; it is kept as %s, and %s", why, self.path(kept_name), then)
 
     def remove(self, name: str) -> None:
         """Removes a file, or a folder with its content; a missing one is fine."""
         with self._errors("remove", name), contextlib.suppress(FileNotFoundError):
             self._refuse_links(name.rpartition("/")[0])
-            if self.is_local and os.path.islink(self.path(name)):
-                os.unlink(self.path(name))
-            else:
-                self.fs.rm(self.path(name), recursive=True)
+            path = self.path(name)
+            if self.is_local and os.path.islink(path):
+                os.unlink(path)
+            elif self.is_local or not has_magic(path):
+                self.fs.rm(path, recursive=True)
+            else:  # `rm` would take the name for a pattern
+                for found in sorted({path, *self.fs.find(path, withdirs=True)}, reverse=True):
+                    with contextlib.suppress(FileNotFoundError):
+                        self.fs.rm_file(found)
 
     def remove_file(self, name: str) -> None:
         """Removes a file, by one request; a missing one is fine."""

@@ -35,7 +35,7 @@ SECRETS = [
     [
         "/data/in", "in/x", "file:///data/in", "s3://lake/a@b/c:d", "s3a://lake/x", "gs://b/x", "az://c/x",
         "abfss://container@account.dfs.core.windows.net/x", "s3://arn:aws:s3:eu-west-1:1:accesspoint/a/x",
-        "/data/a:b@c",
+        "/data/a:b@c", "s3://lake/a?b*[c]", "gs://lake/c#", "/data/a#1?versionId=2",
     ],
 )  # fmt: skip
 def test_paths_and_known_schemes_are_accepted(address: str) -> None:
@@ -53,6 +53,10 @@ def test_paths_and_known_schemes_are_accepted(address: str) -> None:
         ("/a::b", "chained addresses"),
         ("zip://x::http://host/x.zip", "chained addresses"),
         ("data:,hello", "data: are not accepted"),
+        ("s3://lake/a?versionId=1/b", "names a version of an object"),
+        ("az://lake/a?versionid=1", "names a version of an object"),
+        ("gs://lake/a#1", "names a version of an object"),
+        ("gs://lake/a?x&generation=1", "names a version of an object"),
     ],
 )
 def test_others_are_refused_before_anything_is_sent(address: str, why: str) -> None:

@@ -46,8 +46,8 @@ def check_address(address: str) -> str:
         )
     if scheme != "file" and (version := _VERSION.search(address)):
         raise ValueError(
-            f"{version[0]!r} in a {scheme}:// address names a version of an object, and is not accepted: give "
-            "the object or folder itself"
+            f"{version[0]!r} in a {scheme}:// address names a version of an object, which is not accepted: "
+            "give the object or folder itself"
         )
     if any(mark in host for mark in _secret_marks(scheme, host)):
         raise ValueError(

@@ -19,6 +19,8 @@ from airflow_provider_raydatallm.contract.addresses import canonical
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 
 METADATA, QUARANTINE, TRIAL = ".ray_llm", ".quarantine", ".trial"
+#: Stands for a slice's key in an address.
+SLICE = "{slice}"
 #: The document that says to which table a folder belongs (`processor.store.marks`).
 MARK = "table.json"
 
@@ -57,8 +59,13 @@ def slice_folder(output_path: str, slice_key: str, trial: str | None = None) -> 
 
     :raises ValueError: when the table would be the root of a bucket or disk, which has no place beside it.
     """
-    root, encoded = output_path.rstrip("/"), encode_slice_key(slice_key)
-    path = root.replace("{slice}", encoded) if "{slice}" in root else f"{root}/ds={encoded}"
+    return slice_template(output_path, trial).replace(SLICE, encode_slice_key(slice_key))
+
+
+def slice_template(output_path: str, trial: str | None = None) -> str:
+    """The folder of any slice, with `{slice}` where its key stands; see `slice_folder`."""
+    root = output_path.rstrip("/")
+    path = root if SLICE in root else f"{root}/ds={SLICE}"
     table, _, folder = path.rpartition("/")
     scheme, _, inside = table.rpartition("://")
     if not (inside.strip("/") if scheme in ("", "file") else inside.strip("/").partition("/")[2]):

@@ -7,24 +7,21 @@ commit uses up the number under which it could publish, so that it decides again
 from __future__ import annotations
 
 import datetime as dt
-import glob
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from airflow_provider_raydatallm.contract.slice_paths import METADATA, slice_paths
+from airflow_provider_raydatallm.contract.slice_paths import slice_paths, slice_template
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.processor.storage.probe import PROBE
 from airflow_provider_raydatallm.processor.storage.store import is_scratch
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.file_names import number_of_staged
+from airflow_provider_raydatallm.processor.store.slice_listing import fill, find_folders
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
 
-_ANY_KEY = "any-slice-key"
-_ANY_TRIAL = "any-trial-name"
 _THREADS = 16
 #: Of a slice's metadata, what a run needs that has not published yet.
 _OF_RUNS = (f"{versions.CHECKPOINT}/", f"{lease.LEASE}/", versions.PROGRESS)
@@ -44,11 +41,8 @@ def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STAL
 
     :param stale_seconds: for how long a holder's beat is watched before it counts as dead.
     """
-    any_slice = job.model_copy(update={"slice_key": _ANY_KEY, "max_rows": None})
-    trials = any_slice.model_copy(
-        update={"max_rows": 1, "trial": _ANY_TRIAL, "metadata_path": None, "quarantine_path": None}
-    )
-    slices = [folders for one in (any_slice, trials) for folders in _list_slices(one)]
+    of_table = _list_slices(slice_template(job.output_path), job.metadata_path, job.quarantine_path)
+    slices = [*of_table, *_list_slices(slice_template(job.output_path, "{trial}"))]
     with ThreadPoolExecutor(_THREADS) as pool:
         ages = list(pool.map(_age_days, slices))
         old = [
@@ -99,19 +93,13 @@ def _is_probe(folders: SliceFolders) -> bool:
     return folders.metadata.url.rpartition("/")[2].startswith(PROBE)
 
 
-def _list_slices(job: SliceJob) -> list[SliceFolders]:
-    fs, path = open_fs(job.paths.metadata)
-    pattern = glob.escape(path).replace(_ANY_KEY, "*").replace(_ANY_TRIAL, "*")
-    result = []
-    found = fs.glob(pattern, detail=True)
-    for path in sorted(path for path, info in found.items() if info["type"] == "directory"):
-        table, _, folder = path.rstrip("/").rpartition("/")
-        table = fs.unstrip_protocol(table.removesuffix(METADATA))
-        if job.metadata_path is not None:
-            table = job.slice_path.rpartition("/")[0]
-        paths = slice_paths(f"{table}/{folder}", job.metadata_path, job.quarantine_path)
-        result.append(SliceFolders.open(paths))
-    return result
+def _list_slices(
+    template: str, metadata_path: str | None = None, quarantine_path: str | None = None
+) -> list[SliceFolders]:
+    return [
+        SliceFolders.open(slice_paths(fill(template, fields), metadata_path, quarantine_path))
+        for fields in find_folders(slice_paths(template, metadata_path).metadata)
+    ]
 
 
 def _age_days(folders: SliceFolders) -> float | None:

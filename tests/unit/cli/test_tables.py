@@ -264,7 +264,7 @@ def test_storage_that_cannot_be_listed_is_named(
     def away(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("unable to locate credentials")
 
-    monkeypatch.setattr(LocalFileSystem, "glob", away)
+    monkeypatch.setattr(LocalFileSystem, "ls", away)
     error = say(capsys, "slices", job.output_path, code=1)
     assert error == f"error: cannot list the slices of {job.output_path}: unable to locate credentials\n"
 

@@ -138,6 +138,19 @@ def test_key_inside_the_path_is_any_key(job: SliceJob, tmp_path: Path) -> None:
     assert collect(changed(named, slice_key="another")) == {str(folder)}
 
 
+@pytest.mark.parametrize("name", ["any-slice-key", "any-trial-name", "*", "[a-z]"])
+def test_tables_beside_it_are_left_alone(job: SliceJob, tmp_path: Path, name: str) -> None:
+    own = changed(job, output_path=f"{tmp_path}/{name}/out")
+    other = changed(job, output_path=f"{tmp_path}/o/out")
+    half_finished(other)
+    half_finished(changed(other, max_rows=25))
+    before = files_below(tmp_path / "o")
+    assert collect(own, -1) == set()
+    expected = {str(half_finished(own)), str(half_finished(changed(own, max_rows=25)))}
+    assert collect(own, -1) == expected
+    assert files_below(tmp_path / "o") == before
+
+
 def test_metadata_in_another_folder_is_found(job: SliceJob, tmp_path: Path) -> None:
     elsewhere = changed(job, metadata_path=f"{tmp_path}/meta")
     folder = half_finished(elsewhere)
@@ -183,7 +196,7 @@ def test_program_says_what_it_would_remove(
     age(folder, 8)
     (tmp_path / "spec.json").write_text(job.model_dump_json())
     assert main(["gc", str(tmp_path / "spec.json"), "--dry-run"]) == 0
-    said = f"what runs left in file://{folder}, 8.0 days old\n"
+    said = f"what runs left in {folder}, 8.0 days old\n"
     assert capsys.readouterr().out == f"would remove {said}"
     assert (folder / CHECKPOINT).exists()
     assert main(["gc", str(tmp_path / "spec.json")]) == 0

@@ -32,3 +32,19 @@ def test_what_is_no_slice_is_not_listed(tmp_path: Path) -> None:
         (tmp_path / "day.ray_llm" / name).mkdir(parents=True)
     (tmp_path / "day.ray_llm" / "store-ok.json").write_text("{}")
     assert [key for key, _ in find_slices(f"{tmp_path}/day/{{slice}}")] == ["2026-01-01"]
+
+
+@pytest.mark.parametrize("folder", ["any-slice-key", "any-trial-name", "*", "[ab]"])
+def test_listing_of_a_table_shows_no_other_ones(tmp_path: Path, folder: str) -> None:
+    for name in ("a", folder):
+        (tmp_path / name / f"out{folder}.ray_llm" / "ds=2026-01-01").mkdir(parents=True)
+    [(key, folders)] = find_slices(f"{tmp_path}/{folder}/out{folder}")
+    assert (key, folders.metadata.root) == (
+        "2026-01-01", f"{tmp_path}/{folder}/out{folder}.ray_llm/ds=2026-01-01",
+    )  # fmt: skip
+
+
+def test_key_is_the_same_wherever_it_stands(tmp_path: Path) -> None:
+    for folder in ("1/day=1.ray_llm/rows", "1/day=2.ray_llm/rows", "2/day=2.ray_llm/other"):
+        (tmp_path / folder).mkdir(parents=True)
+    assert [key for key, _ in find_slices(f"{tmp_path}/{{slice}}/day={{slice}}/rows")] == ["1"]

@@ -16,6 +16,7 @@ from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.file_names import file_name
+from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.published import kept_versions, locate_files
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns, table_metadata
 from airflow_provider_raydatallm.processor.store.versions import (
@@ -31,9 +32,10 @@ def restore_version(job: SliceJob, number: int) -> Version:
     """Publishes the files of an older version as a new one, and returns it. A run that is at work on the
     slice decides again when it comes to publish.
 
-    :raises SliceError: when that version is not kept or has other columns than the table's other slices, or
-        another run publishes at the same time.
+    :raises SliceError: when that version is not kept or has other columns than the table's other slices, the
+        folders are another table's, or another run publishes at the same time.
     """
+    check_folders(job)
     folders = SliceFolders.open(job.paths)
     kept = kept_versions(folders)
     old = next((v for v in kept if v.number == number), None)

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 
 from airflow_provider_raydatallm.contract.slice_paths import slice_paths, slice_template
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -19,7 +20,8 @@ from airflow_provider_raydatallm.processor.storage.probe import PROBE
 from airflow_provider_raydatallm.processor.storage.store import is_scratch
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.file_names import number_of_staged
-from airflow_provider_raydatallm.processor.store.slice_listing import fill, find_folders
+from airflow_provider_raydatallm.processor.store.ownership import check_folders
+from airflow_provider_raydatallm.processor.store.slice_listing import find_folders
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
 
 _THREADS = 16
@@ -40,21 +42,27 @@ def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STAL
     `days`. Slices on which a run is at work are not among them.
 
     :param stale_seconds: for how long a holder's beat is watched before it counts as dead.
+    :raises SliceError: when their folders are another table's.
     """
-    of_table = _list_slices(slice_template(job.output_path), job.metadata_path, job.quarantine_path)
-    slices = [*of_table, *_list_slices(slice_template(job.output_path, "{trial}"))]
+    slices = [*_list_slices(job), *_list_slices(job, "{trial}")]
+    folders = [SliceFolders.open(one.paths) for one in slices]
     with ThreadPoolExecutor(_THREADS) as pool:
-        ages = list(pool.map(_age_days, slices))
+        ages = list(pool.map(_age_days, folders))
         old = [
-            Leftovers(f, age) for f, age in zip(slices, ages, strict=True) if age is not None and age >= days
+            (one, Leftovers(f, age))
+            for one, f, age in zip(slices, folders, ages, strict=True)
+            if age is not None and age >= days
         ]
-        holders = list(pool.map(lambda found: lease.read_holder(found.folders.metadata), old))
+        for of_table in {one.table_paths: one for one, _ in old}.values():
+            check_folders(of_table)
+        stores = [found.folders.metadata for _, found in old]
+        holders = list(pool.map(lease.read_holder, stores))
         if any(holders):
             time.sleep(stale_seconds)
-        beats = list(pool.map(lambda found: lease.read_holder(found.folders.metadata), old))
+        beats = list(pool.map(lease.read_holder, stores))
     return [
         found
-        for found, before, now in zip(old, holders, beats, strict=True)
+        for (_, found), before, now in zip(old, holders, beats, strict=True)
         if now is None
         or (before is not None and (before.epoch, before.beat_bytes) == (now.epoch, now.beat_bytes))
     ]
@@ -93,12 +101,19 @@ def _is_probe(folders: SliceFolders) -> bool:
     return folders.metadata.url.rpartition("/")[2].startswith(PROBE)
 
 
-def _list_slices(
-    template: str, metadata_path: str | None = None, quarantine_path: str | None = None
-) -> list[SliceFolders]:
+def _list_slices(job: SliceJob, trial: str | None = None) -> list[SliceJob]:
+    """Jobs of the slices that have metadata; with "{trial}", of all trials."""
+    metadata_path = job.metadata_path if trial is None else None
+    template = slice_paths(slice_template(job.output_path, trial), metadata_path).metadata
     return [
-        SliceFolders.open(slice_paths(fill(template, fields), metadata_path, quarantine_path))
-        for fields in find_folders(slice_paths(template, metadata_path).metadata)
+        job.model_copy(
+            update={
+                "slice_key": unquote(fields["slice"]),
+                "max_rows": None if trial is None else 1,
+                "trial": fields.get("trial"),
+            }
+        )
+        for fields in find_folders(template)
     ]
 
 

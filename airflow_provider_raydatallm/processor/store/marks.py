@@ -89,22 +89,46 @@ class Owner(NamedTuple):
 
 
 def find_owner(folder: str) -> Owner | None:
-    """Reads the documents that may speak of a folder, up to four."""
+    """Reads the documents that may speak of a folder, up to four.
+
+    :raises SliceError: when a folder is named like one of the table beside it, and a document says otherwise:
+        whoever may create names there can have written it.
+    """
     above, _, name = folder.rpartition("/")
     levels = len(list(ancestors(folder)))
+    said, by_name = _owner_as_said(folder, levels), _owner_by_name(folder)
+    claims = {(owner.kind, resolve(owner.table)) for owner in (said, by_name) if owner is not None}
+    if said is not None and by_name is not None and len(claims) > 1:
+        raise SliceError(
+            f"{folder} is {said}, as {said.said_by} says, and {by_name}, as {by_name.said_by} says: remove "
+            "the document that is wrong",
+            kind="input",
+        )
+    if (owner := said or by_name) is not None:
+        return owner
+    mark = Mark.read(f"{above}{METADATA}/{name}") if levels > 2 else None
+    return Owner(folder, IS_TABLE, mark.path) if mark is not None and mark.kind == IS_TABLE else None
+
+
+def _owner_as_said(folder: str, levels: int) -> Owner | None:
+    """As a document of its own says, beside a folder or in it."""
     if levels > 1:  # nothing lies beside a bucket
         mark = Mark.read(f"{folder}{METADATA}")
         if mark is not None and mark.kind != IS_METADATA:
             return Owner(mark.table or folder, mark.kind, mark.path)
     if (mark := Mark.read(folder)) is not None:
         return Owner(mark.table or "".join(folder.rsplit(METADATA, 1)), IS_METADATA, mark.path)
+    return None
+
+
+def _owner_by_name(folder: str) -> Owner | None:
+    """Of a folder that is named like one of the table beside it."""
     for suffix, kind in ((QUARANTINE, IS_QUARANTINE), (TRIAL, IS_TRIALS)):
         table = folder.removesuffix(suffix)
         mark = Mark.read(f"{table}{METADATA}") if table != folder else None
         if mark is not None and mark.kind == IS_TABLE:
             return Owner(table, kind, mark.path)
-    mark = Mark.read(f"{above}{METADATA}/{name}") if levels > 2 else None
-    return Owner(folder, IS_TABLE, mark.path) if mark is not None and mark.kind == IS_TABLE else None
+    return None
 
 
 def names_task(staging: Store, task: Mapping[str, str]) -> bool | None:

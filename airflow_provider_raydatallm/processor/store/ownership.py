@@ -6,8 +6,9 @@ each other's rows. `store.marks` are the documents by which tables see each othe
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from airflow_provider_raydatallm.contract.addresses import holds
@@ -47,17 +48,26 @@ def take_folders(job: SliceJob, task: Mapping[str, str] | None = None) -> None:
     of_slice = SliceFolders.open(job.paths)
     probe.check_mounts(of_slice.staging, of_slice.table, of_slice.quarantine)
     folders = _TableFolders(job)
-    targets = (folders.table, folders.quarantine)
-    if not (probe.has_passed(folders.staging, *targets) and not folders.unmarked()):
-        _take(folders, targets)
+    if not folders.are_taken():
+        _take(folders)
     if task is not None and not names_task(folders.staging, task):
         add_task(folders.staging, task)
 
 
-def _take(folders: _TableFolders, targets: Sequence[Store]) -> None:
-    folders.check_apart()
-    folders.check_neighbours()
-    folders.check_unmarked()
+def check_folders(job: SliceJob) -> None:
+    """Looks whose the folders of the job's table are, as `take_folders` does, and takes none: for commands
+    that remove or restore files.
+
+    :raises SliceError: when a folder belongs to another table, lies in one, or holds one.
+    """
+    folders = _TableFolders(job)
+    if not folders.are_taken():
+        folders.check()
+
+
+def _take(folders: _TableFolders) -> None:
+    folders.check()
+    targets = folders.targets
     probe.try_store(folders.staging, *targets)
     if folders.has_metadata_elsewhere:
         probe.check_store(folders.metadata)
@@ -83,6 +93,7 @@ class _TableFolders:
         if not is_beside:
             mark = Mark(f"{paths.quarantine}{METADATA}", IS_QUARANTINE, self._address)
             self.marks_elsewhere.append(mark)
+        self.targets = (self.table, self.quarantine)
         #: With the argument that puts each elsewhere.
         self._read_by_others = {"output_path": self.table, label("quarantine_path"): self.quarantine}
         self._all = {**self._read_by_others, label("metadata_path"): self.metadata}
@@ -90,6 +101,18 @@ class _TableFolders:
     def unmarked(self) -> list[Mark]:
         """Returns the documents that are not there."""
         return [mark for mark in self.marks_elsewhere if Mark.read(mark.folder) != mark]
+
+    def are_taken(self) -> bool:
+        """Whether an earlier run took them. Another table may lie behind a link to the table's folder
+        since then."""
+        is_link = self.table.is_local and os.path.islink(self.table.root)
+        return not is_link and probe.has_passed(self.staging, *self.targets) and not self.unmarked()
+
+    def check(self) -> None:
+        """:raises SliceError: when one is another table's, lies in one, or holds one."""
+        self.check_apart()
+        self.check_neighbours()
+        self.check_unmarked()
 
     def check_apart(self) -> None:
         """:raises SliceError: when one of the folders lies in another one that readers read."""
@@ -129,6 +152,8 @@ class _TableFolders:
                     )
 
     def _is_own(self, owner: Owner) -> bool:
+        if owner.kind == IS_TABLE:  # a link to another table has the address of that one
+            return resolve(owner.said_by) == resolve(f"{self.staging.url}/{MARK}")
         is_trial = self._job.max_rows is not None and owner.kind == IS_TRIALS
         tables = {self._address, *([resolve(self._job.output_table)] if is_trial else [])}
         return resolve(owner.table) in tables

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import MARK
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.publish.restore import restore_version
 from airflow_provider_raydatallm.processor.storage.probe import REMEMBERED
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import garbage
@@ -112,6 +114,62 @@ def test_folders_of_one_table_lie_apart(lake: Path, given: dict[str, str]) -> No
     (lake / "a").mkdir(parents=True)
     (lake / "link").symlink_to("a")
     assert "lies inside" in refused(table(lake, **{"output": "{}/a", **given}), lake)
+
+
+@pytest.mark.parametrize("command", [
+    lambda job: garbage.find_leftovers(job, -1, stale_seconds=0), lambda job: restore_version(job, 1),
+], ids=["gc", "restore"])  # fmt: skip
+@pytest.mark.parametrize("has_run", [True, False])
+def test_command_that_writes_asks_first_whose_the_folders_are(
+    lake: Path, command: Callable[[SliceJob], object], has_run: bool
+) -> None:
+    other = table(lake, "{}/a", keep_versions=2)
+    run_in_process(other)
+    (lake / "a.ray_llm" / "ds=2026-01-31" / "checkpoint" / "q").mkdir(parents=True)
+    (lake / "a.ray_llm" / "ds=2026-01-31" / "checkpoint" / "q" / "f").write_bytes(b"rows")
+    if has_run:
+        run_in_process(table(lake, "{}/b"))
+    before = content(lake)
+    for given in ({"metadata_path": "{}/a.ray_llm"}, {"metadata_path": "file://{}/a.ray_llm/"}):
+        with pytest.raises(SliceError, match=f"is the metadata of {lake}/a") as e:
+            command(table(lake, "{}/b", **given))
+        assert (e.value.kind, content(lake)) == ("input", before)
+    command(other)
+
+
+@pytest.mark.parametrize("key", ["2026-01-31", "2026-02-01"])
+@pytest.mark.parametrize("has_run", [True, False])
+def test_link_to_another_table_is_no_table_of_its_own(lake: Path, has_run: bool, key: str) -> None:
+    """Also where a table's folder was replaced by it. A slice that both have is refused before that."""
+    run_in_process(table(lake, "{}/a"))
+    if has_run:
+        run_in_process(table(lake, "{}/b"))
+        (lake / "b").rename(lake / "old")
+    (lake / "b").symlink_to("a")
+    mine = table(lake, "{}/b", slice_key=key, force_rerun=True)
+    error = refused(changed(mine, prompt="{name} mine"), lake)
+    assert key == "2026-01-31" or f"is the table {lake}/a, as {lake}/a.ray_llm/{MARK} says" in error
+    assert run_in_process(table(lake, "{}/a")).outcome == "unchanged"
+
+
+def test_table_that_comes_to_be_behind_a_link_is_seen(lake: Path) -> None:
+    (lake / "a").mkdir(parents=True)
+    (lake / "b").symlink_to("a")
+    run_in_process(table(lake, "{}/b"))
+    assert run_in_process(table(lake, "{}/b", slice_key="2026-02-01")).outcome == "published"
+    Mark(f"{lake}/a.ray_llm", "table").write()
+    assert f"is the table {lake}/a" in refused(table(lake, "{}/b", slice_key="2026-03-01"), lake)
+
+
+@pytest.mark.parametrize("name", ["a.quarantine", "a.trial"])
+def test_document_beside_a_folder_does_not_outweigh_the_one_of_its_table(lake: Path, name: str) -> None:
+    first = table(lake, "{}/a")
+    run_in_process(first)
+    Mark(f"{lake}/{name}.ray_llm", "quarantine", f"{lake}/b").write()
+    error = refused(table(lake, "{}/b", quarantine_path=f"{{}}/{name}"), lake)
+    assert f"{lake}/{name}.ray_llm/{MARK}" in error
+    assert f"{lake}/a.ray_llm/{MARK}" in error
+    assert run_in_process(changed(first, slice_key="2026-02-01")).outcome == "published"
 
 
 def test_each_folder_says_whose_it_is(lake: Path) -> None:

@@ -13,10 +13,11 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, Literal
 
-from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
+from airflow_provider_raydatallm.contract.addresses import canonical
+from airflow_provider_raydatallm.contract.slice_paths import MARK, SlicePaths, slice_paths
 from airflow_provider_raydatallm.processor.storage.filesystem import resolve, waiting_briefly
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store.marks import IS_METADATA, Mark, names_task
+from airflow_provider_raydatallm.processor.store.marks import IS_METADATA, Mark, find_owner, names_task
 from airflow_provider_raydatallm.processor.store.published import locate_files, read_progress
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
 from airflow_provider_raydatallm.processor.tables.confined_sample import confined_sample
@@ -99,4 +100,15 @@ class SliceView:
             named = [names_task(Store(url), self.task) for url in (own.of_table.staging, own.staging)]
             if True not in named and named != [None, None]:
                 raise PermissionError("the slice's table names other tasks as its own, and not this one")
+            if metadata_path is not None and named == [None, None]:
+                raise PermissionError("the slice's table names no task, and has its metadata elsewhere")
+            self._check_link(table, own.of_table.staging)
             return SliceFolders.open(slice_paths(self.paths.table, metadata_path))
+
+    def _check_link(self, table: str, staging: str) -> None:
+        """:raises PermissionError: when the table's folder leads to another table's."""
+        if (target := resolve(table)) == canonical(table):
+            return
+        owner = find_owner(target)
+        if owner is not None and resolve(owner.said_by) != resolve(f"{staging}/{MARK}"):
+            raise PermissionError("the slice's table leads to the folder of another one")

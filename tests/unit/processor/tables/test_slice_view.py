@@ -163,6 +163,31 @@ def test_link_in_place_of_a_published_file_shows_no_other_file(job: SliceJob, vi
         view(job).sample("published", 5)
 
 
+def test_link_in_place_of_the_table_shows_no_other_table(
+    job: SliceJob, victim: SliceJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a commit of the attacker's own that names its files."""
+    run(job)
+    commit = Store(victim.paths.metadata).read_document(versions.commit_name(1))
+    assert commit is not None
+    files = {name: commit[name] for name in ("files",) if name in commit}
+    forge(job, **files)
+    shutil.rmtree(job.table_paths.table)
+    Path(job.table_paths.table).symlink_to(victim.table_paths.table)
+    not_shown(view(job))
+
+
+def test_table_that_names_no_task_has_its_metadata_beside_it(
+    job: SliceJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv(CONFIG)  # as by the command line
+    elsewhere = job.model_copy(update={"metadata_path": f"{tmp_path}/meta"})
+    run(elsewhere)
+    forge(elsewhere, task=TASK)
+    with pytest.raises(PermissionError, match="names no task"):
+        view(elsewhere).versions()
+
+
 def test_metadata_elsewhere_are_read_if_they_say_whose_they_are(job: SliceJob, tmp_path: Path) -> None:
     given = {"metadata_path": f"{tmp_path}/meta", "quarantine_path": f"{tmp_path}/failed"}
     elsewhere = changed(job, output_path=f"{tmp_path}/elsewhere", **given)

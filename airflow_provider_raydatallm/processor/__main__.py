@@ -309,20 +309,26 @@ def _restore(args: argparse.Namespace) -> int:
 def _gc(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.store.garbage import find_leftovers, remove_leftovers
 
-    leftovers = []
+    leftovers: list[dict[str, Any]] = []
+    failed = False
     for found in find_leftovers(load_spec(args.spec), args.days):
         verb = "would remove" if args.dry_run else "removed"
         where = found.folders.metadata.url
+        try:
+            if not args.dry_run:
+                remove_leftovers(found.folders)
+        except SliceError as e:  # of this slice alone
+            failed = True
+            print(f"what runs left in {where} stays: {e}", file=sys.stderr, flush=True)
+            continue
         leftovers.append({"folder": where, "age_days": round(found.age_days, 1)})
         if not args.json:
             print(f"{verb} what runs left in {where}, {found.age_days:.1f} days old", flush=True)
-        if not args.dry_run:
-            remove_leftovers(found.folders)
     if args.json:
         print(json.dumps({"removed": not args.dry_run, "leftovers": leftovers}))
     elif not leftovers:
         print(f"no run left anything that is unchanged for {args.days:g} days")
-    return 0
+    return int(failed)
 
 
 def _report_error(error: Exception, nonce: str | None) -> int:

@@ -7,6 +7,7 @@ commit uses up the number under which it could publish, so that it decides again
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import unquote
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_paths, slice_template
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.storage.probe import PROBE
@@ -23,6 +25,8 @@ from airflow_provider_raydatallm.processor.store.file_names import number_of_sta
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.slice_listing import find_folders
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
+
+logger = logging.getLogger(__name__)
 
 _THREADS = 16
 #: Of a slice's metadata, what a run needs that has not published yet.
@@ -39,7 +43,7 @@ class Leftovers:
 
 def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STALE_SECONDS) -> list[Leftovers]:
     """Finds slices of the job's table, and of its trials, in which runs left files that have not changed for
-    `days`. Slices on which a run is at work are not among them.
+    `days`. Slices on which a run is at work are not among them, nor those whose metadata cannot be read.
 
     :param stale_seconds: for how long a holder's beat is watched before it counts as dead.
     :raises SliceError: when their folders are another table's.
@@ -47,7 +51,7 @@ def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STAL
     slices = [*_list_slices(job), *_list_slices(job, "{trial}")]
     folders = [SliceFolders.open(one.paths) for one in slices]
     with ThreadPoolExecutor(_THREADS) as pool:
-        ages = list(pool.map(_age_days, folders))
+        ages = list(pool.map(_age_if_readable, folders))
         old = [
             (one, Leftovers(f, age))
             for one, f, age in zip(slices, folders, ages, strict=True)
@@ -69,10 +73,14 @@ def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STAL
 
 
 def remove_leftovers(folders: SliceFolders) -> None:
-    """Voids the slice's open number, then removes the files of runs that can no longer publish."""
+    """Voids the slice's open number, then removes the files of runs that can no longer publish.
+
+    :raises SliceError: when its newest commit cannot be read; then nothing is changed.
+    """
     if _is_probe(folders):
         folders.metadata.remove("")
         return
+    versions.newest_version(folders.metadata)
     staged = folders.staging.tree(versions.STAGED)  # what is staged later may be a live run's
     checkpoints = folders.metadata.names(versions.CHECKPOINT)
     epoch = holder.epoch if (holder := lease.read_holder(folders.metadata, released=True)) is not None else 0
@@ -115,6 +123,14 @@ def _list_slices(job: SliceJob, trial: str | None = None) -> list[SliceJob]:
         )
         for fields in find_folders(template)
     ]
+
+
+def _age_if_readable(folders: SliceFolders) -> float | None:
+    try:
+        return _age_days(folders)
+    except SliceError as e:
+        logger.warning("What runs left in %s stays: %s", folders.metadata.url, e)
+        return None
 
 
 def _age_days(folders: SliceFolders) -> float | None:

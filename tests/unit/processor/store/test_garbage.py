@@ -56,6 +56,25 @@ def all_rows(job: SliceJob) -> SliceJob:
     return changed(job, max_quarantine_fraction=1)
 
 
+@pytest.mark.parametrize("fault", ["commit", "link"])
+def test_slice_that_cannot_be_read_keeps_what_runs_left_and_stops_no_other(
+    job: SliceJob, tmp_path: Path, fault: str
+) -> None:
+    damaged, other = half_finished(job), half_finished(changed(job, slice_key="2026-02-01"))
+    if fault == "commit":
+        (damaged / "commits").mkdir(exist_ok=True)
+        (damaged / "commits" / "commit-000001.json").write_text("x")
+    else:
+        (damaged / CHECKPOINT).rename(tmp_path / "elsewhere")
+        (damaged / CHECKPOINT).symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    age(damaged.parent, 8)
+    before = files_below(damaged)
+    main(["gc", str(tmp_path / "spec.json")])
+    assert files_below(damaged) == before
+    assert not (other / CHECKPOINT).exists()
+
+
 def test_old_leftovers_go_and_young_ones_stay(job: SliceJob) -> None:
     old, young = half_finished(job), half_finished(changed(job, slice_key="2026-02-01"))
     trial = half_finished(changed(job, max_rows=25))

@@ -30,6 +30,7 @@ _SPECIAL_IPV4 = [
         "0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
         "192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
         "198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/3",
+        "168.63.129.16/32",  # in no registry: what Azure tells its own machines
     )
 ]  # fmt: skip
 #: All addresses of machines in the public network are in this one, but for the others.

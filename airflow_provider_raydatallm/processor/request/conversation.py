@@ -103,11 +103,7 @@ def check_messages(messages: Any, images: MediaSources | None) -> list[Any]:
 def _check_message(subject: str, number: int, message: Any, images: MediaSources | None) -> Mapping[str, Any]:
     if not isinstance(message, Mapping):
         raise _invalid(subject, f"has as message {number} no role and content: {message!r:.100}")
-    for field, value in message.items():
-        if field not in _NESTED and isinstance(value, _NOT_TEXT):
-            raise _invalid(
-                subject, f"has in message {number} {field!r:.100}, which is no text: {value!r:.100}"
-            )
+    _check_beside(subject, number, message)
     content = message.get("content")
     if not isinstance(content, _NOT_TEXT):  # a number or a date becomes text
         return message
@@ -121,9 +117,19 @@ def _read_message(subject: str, number: int, message: Any, images: MediaSources 
     if role not in _ROLES:
         raise _invalid(subject, f"has as role of message {number} {role!r:.100}: use {', '.join(_ROLES)}")
     beside = {key: message[key] for key in _OF_TOOLS if message.get(key) is not None}
+    _check_beside(subject, number, beside)
     if not isinstance(content, str) and not (content is None and "tool_calls" in beside):
         content = _read_content(subject, number, content, images)
     return {"role": role, "content": content, **beside}
+
+
+def _check_beside(subject: str, number: int, fields: Mapping[str, Any]) -> None:
+    """:raises SliceError: where something else than text stands in place of one."""
+    for field, value in fields.items():
+        if field not in _NESTED and isinstance(value, _NOT_TEXT):
+            raise _invalid(
+                subject, f"has in message {number} {field!r:.100}, which is no text: {value!r:.100}"
+            )
 
 
 def _read_content(

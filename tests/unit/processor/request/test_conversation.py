@@ -44,6 +44,7 @@ MESSAGE = pa.struct([("role", pa.string()), ("content", pa.string())])
         ([{"role": "user", "content": [TEXT, {"text": "Hi"}]}], "part 2 of message 1, .* no type"),
         ([{"role": "user", "content": [{"type": "text", "text": None}]}], "part 1 of message 1 no text"),
         ([{"role": "system", "content": "Hi"}], "has no message of the user"),
+        ([{**HI, "name": {"file_id": "f"}}], "message 1 'name', which is no text"),
         ([HI, {"role": "assistant", "content": "Hi"}], "ends with the assistant's message"),
     ],
 )

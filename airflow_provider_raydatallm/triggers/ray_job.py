@@ -38,7 +38,7 @@ class RayJobTrigger(TaskTrigger):
     @cached_property
     def _hook(self) -> RayHook:
         """Of the waiting and of the stop, which so needs no lookup."""
-        job = JobRef(**self.job)
+        job = JobRef.of(self.job)
         return RayHook(job.ray_conn_id, job.local_head)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
@@ -46,7 +46,7 @@ class RayJobTrigger(TaskTrigger):
         return path, {"job": self.job, "cancel_on_kill": self.cancel_on_kill}
 
     async def wait(self) -> dict[str, Any]:
-        job = JobRef(**self.job)
+        job = JobRef.of(self.job)
         verdict: Verdict
         try:
             await asyncio.to_thread(refuse_another_machine, job.ray_conn_id, job.local_head)
@@ -82,7 +82,7 @@ class RayJobTrigger(TaskTrigger):
     async def _stop(self, *, deferred: bool) -> None:
         if not self.cancel_on_kill:
             return
-        job, attempt = JobRef(**self.job), TaskAttempt.from_task_instance(self.task_instance)
+        job, attempt = JobRef.of(self.job), TaskAttempt.from_task_instance(self.task_instance)
         await stop_own_job(job, attempt, self.log, self._hook, deferred=deferred, timeout_s=_STOP_SECONDS)
 
 

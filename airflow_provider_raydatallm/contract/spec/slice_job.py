@@ -57,7 +57,9 @@ MAY_HOLD_SECRETS = (
 
 
 def check_slice_format(value: str) -> str:
-    """:raises ValueError: when it formats all dates alike: all days would be one slice."""
+    """:raises ValueError: when it formats all dates alike: all days would be one slice; or by the machine."""
+    if "%s" in value.replace("%%", ""):
+        raise ValueError(f"slice_format {value!r}: %s depends on the machine's timezone. Use %Y%m%dT%H%M%S")
     first, second = (instant.strftime(value) for instant in UNLIKE_INSTANTS)
     if first == second:
         raise ValueError(

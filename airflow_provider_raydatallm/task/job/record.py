@@ -175,7 +175,7 @@ class DeferredJob:
         known = JobRecord.from_json(record)
         try:
             return (
-                cls(JobRef(**job), SliceJob.model_validate(spec), known) if job and spec and known else None
+                cls(JobRef.of(job), SliceJob.model_validate(spec), known) if job and spec and known else None
             )
         except (TypeError, pydantic.ValidationError):
             return None

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Protocol
 
 from airflow_provider_raydatallm.contract.job.heartbeat import PUBLISHING_SECONDS, heartbeat_seconds
@@ -60,6 +60,11 @@ class JobRef:
     url: str = ""
     local_head: str | None = None
     log: Literal["brief", "full"] = "brief"
+
+    @classmethod
+    def of(cls, known: Mapping[str, Any]) -> JobRef:
+        """Reads what another version of the provider may have stored, with fields that this one lacks."""
+        return cls(**{field.name: known[field.name] for field in fields(cls) if field.name in known})
 
     @property
     def heartbeat_interval(self) -> float | None:

@@ -7,6 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -244,3 +245,10 @@ def test_beats_come_as_often_as_the_job_expects_them_however_seldom_its_status_i
     once(lambda: len(cluster.beats) >= 5, lambda: setattr(cluster, "status", None))
     assert wait(poll_interval=60.0, orphan_timeout=1.2) == EndedWithoutReport("unknown")
     assert time.monotonic() - began < 60
+
+
+def test_job_is_read_as_another_version_stored_it() -> None:
+    ref = JobRef("c", 5.0, 600.0, None, None, 1.0, submission_id="j")
+    stored = {**asdict(ref), "of_tomorrow": 1}
+    del stored["log"]
+    assert JobRef.of(stored) == ref

@@ -41,7 +41,7 @@ AT_ONCE: dict[str, BaseTrigger] = {
 }
 #: Arguments that another version of the provider wrote.
 UNREADABLE: dict[str, BaseTrigger] = {
-    "job": RayJobTrigger({**JOB, "was": 1}, True),
+    "job": RayJobTrigger({"was": 1}, True),
     "slice": SlicePublishedTrigger({"was": 1}, 0.0),
 }
 

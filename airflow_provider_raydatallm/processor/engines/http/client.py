@@ -58,10 +58,8 @@ FIRST_PAUSE_S = 1.0
 LONGEST_PAUSE_S = 60.0
 #: Expected of an answer to another text.
 _FEW_TOKENS = 16
-#: Of `limits.stall`, for which a limit may refuse all rows: the run's own watch cannot name it.
+#: Of `limits.stall`, for which a limit may refuse all rows, or requests hang: the run's watch names neither.
 _STALL_SHARE = 0.9
-#: Of `limits.stall`, that a row's time-outs may take, and as much again between others' answers.
-_TIMEOUTS_SHARE = 0.3
 #: Between two warnings that say why rows wait.
 _WARN_EVERY_S = 60.0
 
@@ -98,8 +96,6 @@ class EndpointClient:
         self._scout = asyncio.Lock()
         #: When a row was answered, or refused.
         self._settled_at = time.monotonic()
-        #: So many of a row end its tries, that the slice's watch does not end the slice for it.
-        self._most_timeouts = max(1, int(_TIMEOUTS_SHARE * job.stall_timeout / job.request_timeout))
         self._warned_at = -_WARN_EVERY_S
         #: What ended it: no row is asked from then on.
         self.failure: SliceError | None = None
@@ -134,8 +130,7 @@ class EndpointClient:
                 if not await self._answers_other_text(body, max_tokens):
                     raise
                 return _failed(ROW_FAILED, f"{e.refusal}, again and again, while it answers others")
-            lone_tries = min(LONE_TRIES, self._most_timeouts) if error.timed_out else LONE_TRIES
-            for number in range(lone_tries):
+            for number in range(LONE_TRIES):
                 if number:
                     await self._pause(error, LONGEST_PAUSE_S)
                 if not await self._answers_other_text(body, max_tokens):
@@ -146,9 +141,9 @@ class EndpointClient:
                     error = e
                 if not await self._answers_other_text(body, max_tokens):
                     break
-            else:
-                tries += lone_tries
-                return _failed(ROW_FAILED, f"{error}, in each of {tries} tries, while it answers others")
+                tries += 1
+                if number + 1 == LONE_TRIES or (error.timed_out and not self._has_time_for(1)):
+                    return _failed(ROW_FAILED, f"{error}, in each of {tries} tries, while it answers others")
             if self._answered == answered_before:
                 raise error.of_all or SliceError(
                     f"{error}, in each of {tries} tries. The answered rows are kept, and a retry continues "
@@ -156,6 +151,11 @@ class EndpointClient:
                     "nodes reach it",
                     kind="transient",
                 )
+
+    def _has_time_for(self, timeouts: int) -> bool:
+        """Whether a row's requests may time out so often before the slice counts as stalled."""
+        left_s = self._settled_at + _STALL_SHARE * self._job.stall_timeout - time.monotonic()
+        return timeouts * self._job.request_timeout <= left_s
 
     async def _ask_row(self, body: str, max_tokens: int, tries: int) -> dict[str, Any]:
         columns = await self._ask_often(body, max_tokens, tries)
@@ -181,7 +181,7 @@ class EndpointClient:
 
     async def _ask_often(self, body: str, max_tokens: int, tries: int) -> dict[str, Any]:
         """:raises PassingError: of the last of so many tries."""
-        failed, timeouts, pauses, is_alone = 0, 0, 0, False
+        failed, pauses, is_alone = 0, 0, False
         async with contextlib.AsyncExitStack() as alone:
             while self.failure is None:
                 if self._answered:
@@ -194,8 +194,7 @@ class EndpointClient:
                     return await self._ask(body, max_tokens)
                 except PassingError as e:
                     failed += not e.is_limit  # `_pause` ends a wait without end
-                    timeouts += e.timed_out
-                    if failed == tries or timeouts == self._most_timeouts:
+                    if failed == tries or (e.timed_out and not self._has_time_for(2)):
                         e.tries = failed
                         raise
                     error = e

@@ -59,7 +59,8 @@ def test_examples_resolve_their_slices() -> None:
     midnight = dt.datetime(2026, 1, 30, 23, tzinfo=dt.UTC)
     assert key("customers_daily", data_interval_start=midnight) == "2026-01-30"
     assert key("customers_hourly", data_interval_start=midnight) == "2026-01-31T00+0100"
-    partition = SimpleNamespace(run_type="scheduled", conf={}, partition_key="2026-01-30")
+    key_and_date = {"partition_key": "2026-01-30", "partition_date": midnight - dt.timedelta(days=1)}
+    partition = SimpleNamespace(run_type="scheduled", conf={}, **key_and_date)
     assert key("customers_partitioned", dag_run=partition) == "2026-01-30"
     conf = {"slice": "2026-02-01"}
     by_hand = SimpleNamespace(run_type="manual", conf=conf)

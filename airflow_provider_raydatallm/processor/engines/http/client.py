@@ -50,6 +50,8 @@ logger = logging.getLogger(__name__)
 ROW_FAILED = "FailedAtEndpoint"
 #: Tries of a row, apart from those that the endpoint's own limit refuses: 90 s with the pauses.
 TRIES = 8
+#: Those that seem to be refused as all others are, after some were answered: 25 s.
+SUDDEN_TRIES = 6
 #: Further tries, three minutes, each between two requests with another text that are answered.
 LONE_TRIES = 4
 #: The first pause before another try, and the longest. Each is twice as long as the one before, less a
@@ -90,9 +92,9 @@ class EndpointClient:
         self._places = asyncio.Semaphore(most_connections(job.requests_in_flight))
         #: Requests that got what they ask for: a gateway refuses some while what is behind it is away.
         self._answered = 0
-        #: Whether requests may cost, and get no answer. Then one row is asked, and the others need not pay
-        #: for it, until there is one.
-        self._is_doubtful = False
+        #: How many had been answered when it became doubtful whether any other is: a reply may have cost and
+        #: was no answer, or all seem to be refused. Until there is another answer, one row is asked.
+        self._doubted_at: int | None = None
         self._scout = asyncio.Lock()
         #: When a row was answered, or refused.
         self._settled_at = time.monotonic()
@@ -144,7 +146,8 @@ class EndpointClient:
                 tries += 1
                 if number + 1 == LONE_TRIES or (error.timed_out and not self._has_time_for(1)):
                     return _failed(ROW_FAILED, f"{error}, in each of {tries} tries, while it answers others")
-            if self._answered == answered_before:
+            before = answered_before if error.of_all is None else self._doubted_at
+            if self._answered == before:
                 raise error.of_all or SliceError(
                     f"{error}, in each of {tries} tries. The answered rows are kept, and a retry continues "
                     "with the others. Check that the endpoint of engine.url runs, and that the cluster's "
@@ -184,9 +187,9 @@ class EndpointClient:
         failed, pauses, is_alone = 0, 0, False
         async with contextlib.AsyncExitStack() as alone:
             while self.failure is None:
-                if self._answered:
+                if self._doubted_at != self._answered:
                     await alone.aclose()
-                elif self._is_doubtful and tries > 1 and not is_alone:
+                elif tries > 1 and not is_alone:
                     await alone.enter_async_context(self._scout)
                     is_alone = True
                     continue
@@ -194,11 +197,13 @@ class EndpointClient:
                     return await self._ask(body, max_tokens)
                 except PassingError as e:
                     failed += not e.is_limit  # `_pause` ends a wait without end
-                    if failed == tries or (e.timed_out and not self._has_time_for(2)):
+                    most_tries = tries if e.of_all is None else min(tries, SUDDEN_TRIES)
+                    if failed == most_tries or (e.timed_out and not self._has_time_for(2)):
                         e.tries = failed
                         raise
                     error = e
-                self._is_doubtful |= error.may_have_cost
+                if error.of_all is not None or (error.may_have_cost and not self._answered):
+                    self._doubted_at = self._answered
                 await self._pause(error, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**pauses))
                 pauses += 1
         raise self.failure

@@ -278,6 +278,7 @@ def test_key_that_is_withdrawn_ends_the_slice() -> None:
         feed(served, [f"row {i}" for i in range(60)], requests_in_flight=4)
     assert caught.value.kind == "input"
     assert len(json.loads(caught.value.__notes__[0])) == 20
+    assert len(served.requests) < 60 + 2 * client.TRIES  # one row asks again
 
 
 @pytest.mark.parametrize("status", [403, 424, 451, 406])

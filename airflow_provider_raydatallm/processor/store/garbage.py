@@ -80,7 +80,7 @@ def remove_leftovers(folders: SliceFolders) -> None:
     if _is_probe(folders):
         folders.metadata.remove("")
         return
-    versions.newest_version(folders.metadata)
+    versions.newest_version(folders.metadata)  # raises before anything is changed
     staged = folders.staging.tree(versions.STAGED)  # what is staged later may be a live run's
     checkpoints = folders.metadata.names(versions.CHECKPOINT)
     epoch = holder.epoch if (holder := lease.read_holder(folders.metadata, released=True)) is not None else 0

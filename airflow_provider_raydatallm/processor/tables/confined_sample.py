@@ -1,7 +1,7 @@
 """Reads rows of files that others wrote, for a server that must not end or swell by them.
 
 A Parquet file of a kilobyte may hold gigabytes, and its footer may say anything. So a process of its own
-decodes it, with a limit of memory and time. That process opens nothing and has no credentials: it asks for
+decodes it, with a limit of memory and time. That process is given no credentials and no files: it asks for
 bytes of the files by its pipe, and answers with short texts. Both ends of the pipe are here.
 
 A request is a line of JSON: `{"file": n}` opens the n-th file, `{"at": n, "size": n}` reads of it. The reply

@@ -14,6 +14,8 @@ from airflow_provider_raydatallm.processor.__main__ import add_command
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
+    from airflow.timetables.base import DataInterval, Timetable
+    from pendulum import DateTime
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -67,6 +69,7 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     from airflow.cli.commands.task_command import _get_template_context, _get_ti
     from airflow.serialization.serialized_objects import DagSerialization
     from airflow.utils.cli import get_bagged_dag
+    from pendulum import instance
 
     from airflow_provider_raydatallm.task.schedule import makes_partitioned_runs
 
@@ -85,9 +88,10 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
         create_if_necessary="memory",
     )
     run = ti.dag_run
-    if is_made_up and run.data_interval_start is not None:  # a person's run has the interval that has passed
-        length = run.data_interval_end - run.data_interval_start
-        run.data_interval_start, run.data_interval_end = run.logical_date, run.logical_date + length
+    if is_made_up and run.data_interval_start and run.logical_date:
+        # Airflow gave it the interval that has passed, as to a person's run.
+        interval = scheduled_interval(serialized.timetable, instance(run.logical_date))
+        run.data_interval_start, run.data_interval_end = interval
     if is_made_up and makes_partitioned_runs(dag.timetable):
         run.partition_key = args.date
     elif (is_made_up or run.run_id != args.date) and not _is_date(args.date):
@@ -96,6 +100,19 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
             "2026-01-31 or 2026-01-31T05"
         )
     return spec_and_note(task, _get_template_context(ti, task))
+
+
+def scheduled_interval(timetable: Timetable, start: DateTime) -> DataInterval:
+    """Returns the interval that begins at a date: the schedule's own, or one as long as the last that has
+    passed where the schedule has none there."""
+    from airflow.timetables.base import DataInterval, TimeRestriction
+
+    passed = timetable.infer_manual_data_interval(run_after=start)
+    always = TimeRestriction(earliest=None, latest=None, catchup=True)
+    found = timetable.next_dagrun_info(last_automated_data_interval=passed, restriction=always)
+    if found and found.data_interval and found.data_interval.start == start:
+        return found.data_interval
+    return DataInterval(start=start, end=start + (passed.end - passed.start))
 
 
 def run_or_date(dag: DAG, text: str) -> str:

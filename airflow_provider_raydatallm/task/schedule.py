@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _ZONES = ("timezone", "_timezone")
 _INNER = ("timetable", "_timetable", "timetables", "_timetables")
 _INNER_MAPPERS = ("downstream_mapper", "upstream_mapper", "mappers")
+_OFFSETS = ("run_offset", "_run_offset")
+_ALONE = "Schedule the partitions alone"
 _AIRFLOWS_OWN = ("airflow.timetables.", "airflow.sdk.definitions.timetables.")
 
 
@@ -83,6 +85,8 @@ def _zones(timetable: Any, dag_zone: tzinfo) -> Iterator[str | tzinfo]:
         yield zone
     elif (inner := _first(timetable, _INNER)) is not None:
         for one in _as_list(inner):
+            if _first(one, _OFFSETS):  # Airflow makes runs without a partition of it, at the unmoved dates
+                raise _unknown(timetable, f"holds a {type(one).__name__} with a run_offset", fix=_ALONE)
             yield from _zones(one, dag_zone)
     elif (mappers := getattr(timetable, "partition_mapper_config", None)) is not None:
         for mapper in (*mappers.values(), timetable.default_partition_mapper):

@@ -161,10 +161,15 @@ class Checkpoint:
 
     def carried_over(self) -> dict[str, Any] | None:
         """`counts` of the answered rows that were taken over, and `tokens` of all of that version; None when
-        no version is taken over."""
+        no version is taken over.
+
+        :raises CorruptFileError: when the document is damaged.
+        """
         if self.base is None:
             return None
         body: dict[str, Any] | None = self.store.read_document(self._carried_over_name)
+        if body is not None and not _are_totals(body):
+            raise CorruptFileError(self.store, self._carried_over_name, "it holds other than totals")
         return body
 
     def save_carried_over(self, body: dict[str, Any]) -> None:
@@ -173,6 +178,14 @@ class Checkpoint:
     @property
     def _carried_over_name(self) -> str:
         return f"{self.folder}/carried-over-{self.base:06}.json"
+
+
+def _are_totals(body: Any) -> bool:
+    sections = [body.get(name) for name in ("counts", "tokens")] if isinstance(body, dict) else [None]
+    return all(
+        isinstance(section, dict) and all(isinstance(total, int | None) for total in section.values())
+        for section in sections
+    )
 
 
 def remove_checkpoints(store: Store, version: Version) -> None:

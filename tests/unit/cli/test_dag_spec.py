@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from airflow.models.dagrun import DagRun
 from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronDataIntervalTimetable, task
+from airflow.serialization.serialized_objects import DagSerialization
+from pendulum import UTC, DateTime
 
-from airflow_provider_raydatallm.cli.dag_spec import run_or_date, spec_and_note
+from airflow_provider_raydatallm.cli.dag_spec import run_or_date, scheduled_interval, spec_and_note
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from tests.support.context import context_of
 
@@ -66,3 +68,21 @@ def test_date_is_of_the_schedules_timezone_and_a_runs_id_stays(monkeypatch: pyte
     timetable = CronDataIntervalTimetable("0 0 * * *", timezone="America/New_York")
     dag = DAG("d", schedule=AssetOrTimeSchedule(timetable=timetable, assets=[Asset("a")]))
     assert {text: run_or_date(dag, text) for text in dates} == dates
+
+
+@pytest.mark.parametrize(
+    ("schedule", "start", "end"),
+    [
+        ("0 0 * * 1-5", "2026-03-30", "2026-03-31"),
+        ("0 0 * * 1-5", "2026-04-03", "2026-04-06"),
+        ("0 0 1 * *", "2026-02-01", "2026-03-01"),
+        (None, "2026-02-01", "2026-02-01"),
+    ],
+)
+def test_interval_of_a_date_is_the_schedules(schedule: str | None, start: str, end: str) -> None:
+    timetable = CronDataIntervalTimetable(schedule, timezone="UTC") if schedule else None
+    dag = DAG("d", schedule=timetable, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+    serialized = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    begin = DateTime.fromisoformat(start).replace(tzinfo=UTC)
+    interval = scheduled_interval(serialized.timetable, begin)
+    assert [at.date().isoformat() for at in interval] == [start, end]

@@ -128,6 +128,15 @@ def test_schedule_without_a_timezone_has_the_dags(kind: str, zone: str) -> None:
             assert key_of(dag, midnight(day, zone).in_timezone("UTC")) == day
 
 
+def test_moved_partitions_inside_another_schedule_are_no_partitions() -> None:
+    moved = CronPartitionTimetable("0 0 * * *", timezone=BERLIN, run_offset=-1)
+    for dag in both_sides(dag_of(moved)):
+        assert str(schedule_timezone(dag)) == BERLIN
+    for dag in both_sides(dag_of(or_assets(moved))):
+        with pytest.raises(RayLLMInputError, match="CronPartitionTimetable with a run_offset"):
+            schedule_timezone(dag)
+
+
 @pytest.mark.parametrize(
     ("zone", "name"),
     [(pendulum.FixedTimezone(19800), "+05:30"), (pendulum.parse("2026-01-01T00:00:00+00:00").tzinfo, "UTC"),  # type: ignore[union-attr]

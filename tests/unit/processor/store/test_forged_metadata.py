@@ -12,11 +12,14 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import MARK
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.restore import restore_version
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
 from airflow_provider_raydatallm.processor.store import garbage, lease, versions
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER
 from airflow_provider_raydatallm.processor.store.published import published_report, slice_progress
 from airflow_provider_raydatallm.processor.tables.slice_state import read_state
@@ -215,6 +218,14 @@ def test_plan_of_other_rows_takes_over_no_row(own: SliceJob) -> None:
         store.put_document(plan, forged)
         assert "cannot be identified" in refused(lambda: run_in_process(changed(own, retry_quarantined=True)))
         store.put_document(plan, body)
+
+
+@pytest.mark.parametrize("body", [[], {"counts": {}}, {"counts": {"dropped": "1"}, "tokens": {}}])
+def test_totals_of_another_shape_are_named(own: SliceJob, body: Any) -> None:
+    checkpoint = Checkpoint(folders_of(own).metadata, answers_fingerprint(own), 1)
+    checkpoint.save_carried_over(body)
+    with pytest.raises(CorruptFileError, match=r"carried-over-000001\.json is damaged"):
+        checkpoint.carried_over()
 
 
 # Numbers

@@ -15,6 +15,7 @@ import os
 import random
 import time
 import uuid
+from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
 from typing import Any, NoReturn
@@ -127,11 +128,6 @@ class EndpointClient:
                 return await self._ask_row(body, max_tokens, TRIES)
             except PassingError as e:
                 error, tries = e, e.tries
-            except _LimitedError as e:
-                self._requests.end_pause()
-                if not await self._answers_other_text(body, max_tokens):
-                    raise
-                return _failed(ROW_FAILED, f"{e.refusal}, again and again, while it answers others")
             for number in range(LONE_TRIES):
                 if number:
                     await self._pause(error, LONGEST_PAUSE_S)
@@ -161,7 +157,16 @@ class EndpointClient:
         return timeouts * self._job.request_timeout <= left_s
 
     async def _ask_row(self, body: str, max_tokens: int, tries: int) -> dict[str, Any]:
-        columns = await self._ask_often(body, max_tokens, tries)
+        try:
+            columns = await self._ask_often(body, max_tokens, tries)
+        except _LimitedError:
+            self._requests.end_pause()
+            if not await self._answers_other_text(body, max_tokens):
+                raise
+            try:  # the limit may have ended while the row waited
+                columns = await self._ask_often(body, max_tokens, 1)
+            except _LimitedError as e:
+                columns = _failed(ROW_FAILED, f"{e.refusal}, again and again, while it answers others")
         self._settled_at = time.monotonic()
         return columns
 
@@ -184,11 +189,14 @@ class EndpointClient:
 
     async def _ask_often(self, body: str, max_tokens: int, tries: int) -> dict[str, Any]:
         """:raises PassingError: of the last of so many tries."""
-        failed, pauses, is_alone = 0, 0, False
+        # Each kind of error has its own patience: an endpoint that restarts shows several in turn.
+        failed: Counter[str] = Counter()
+        is_alone = False
         async with contextlib.AsyncExitStack() as alone:
             while self.failure is None:
                 if self._doubted_at != self._answered:
                     await alone.aclose()
+                    is_alone = False
                 elif tries > 1 and not is_alone:
                     await alone.enter_async_context(self._scout)
                     is_alone = True
@@ -196,16 +204,17 @@ class EndpointClient:
                 try:
                     return await self._ask(body, max_tokens)
                 except PassingError as e:
-                    failed += not e.is_limit  # `_pause` ends a wait without end
-                    most_tries = tries if e.of_all is None else min(tries, SUDDEN_TRIES)
-                    if failed == most_tries or (e.timed_out and not self._has_time_for(2)):
-                        e.tries = failed
+                    kind = "limit" if e.is_limit else "passing" if e.of_all is None else "sudden"
+                    failed[kind] += 1
+                    # `_pause` ends the wait for a limit.
+                    is_last = failed["passing"] == tries or failed["sudden"] == min(tries, SUDDEN_TRIES)
+                    if is_last or (e.timed_out and not self._has_time_for(2)):
+                        e.tries = failed["passing"] + failed["sudden"]
                         raise
                     error = e
                 if error.of_all is not None or (error.may_have_cost and not self._answered):
                     self._doubted_at = self._answered
-                await self._pause(error, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2**pauses))
-                pauses += 1
+                await self._pause(error, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (failed[kind] - 1)))
         raise self.failure
 
     async def _ask(self, body: str, max_tokens: int) -> dict[str, Any]:

@@ -281,6 +281,40 @@ def test_key_that_is_withdrawn_ends_the_slice() -> None:
     assert len(served.requests) < 60 + 2 * client.TRIES  # one row asks again
 
 
+@pytest.mark.parametrize("tries", [4, 7])
+def test_endpoint_that_restarts_before_its_model_has_the_time_of_a_refusal_of_all(
+    tries: int,
+) -> None:
+    """503 while it is away, then 404 until its model is there; or for ever."""
+    phases = [*["x"], *[503] * tries, *[404] * 3]
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        status = phases[number] if number < len(phases) else last
+        return completion(text_of(body)) if status == "x" else error(int(status))
+
+    last: str | int = "x"
+    with endpoint(respond) as served:
+        sink, left = feed(served, ["a", "b"], requests_in_flight=1)
+    assert (left, [sink.by_row[i]["text"] for i in range(2)]) == ([], ["a", "b"])
+    last = 404
+    with endpoint(respond) as served, pytest.raises(SliceError, match="has no such model"):
+        feed(served, ["a", "b"], requests_in_flight=1)
+
+
+def test_one_row_asks_in_each_time_of_doubt() -> None:
+    """Rows that have waited for the first one to ask wait in the second, too."""
+    refusals_of_first = 40 + 3
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        is_answered = number < 20 or number == 20 + refusals_of_first
+        return completion("x") if is_answered else error(401)
+
+    with endpoint(respond) as served, pytest.raises(SliceError, match="check the password"):
+        feed(served, [f"row {i}" for i in range(60)], requests_in_flight=50)
+    at_hand = 39
+    assert len(served.requests) < 21 + refusals_of_first + at_hand + 2 * client.TRIES
+
+
 @pytest.mark.parametrize("status", [403, 424, 451, 406])
 def test_flagged_row_is_quarantined_when_another_text_is_answered(status: int) -> None:
     async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
@@ -608,6 +642,32 @@ def test_limit_of_the_endpoint_is_no_failed_try() -> None:
     with endpoint(respond) as served:
         sink, left = feed(served, ["a"])
     assert (left, sink.by_row[0]["text"]) == ([], "x")
+
+
+def test_limit_that_ended_while_rows_waited_fails_none() -> None:
+    """The endpoint asks for a longer pause than `limits.stall` has left."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return error(429, **{"Retry-After": "300"}) if 5 <= number < 15 else completion("x")
+
+    with endpoint(respond) as served:
+        sink, left = feed(served, [str(i) for i in range(40)], stall_timeout=1.0, requests_in_flight=10)
+    assert (left, {answer["text"] for answer in sink.answers}) == ([], {"x"})
+
+
+def test_row_that_fails_and_then_is_over_the_limit_alone_ends_no_slice() -> None:
+    tries = 0
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        nonlocal tries
+        if text_of(body) != "bad":
+            return completion("x")
+        tries += 1
+        return error(500 if tries <= client.TRIES else 429)
+
+    with endpoint(respond) as served:
+        sink, left = feed(served, ["a", "bad", "b"], stall_timeout=1.0)
+    assert (left, sink.by_row[1]["error_type"]) == ([], "FailedAtEndpoint")
 
 
 @pytest.mark.parametrize("message", ["Request too large for m on tokens per min (TPM)", "not now"])

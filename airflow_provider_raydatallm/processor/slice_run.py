@@ -194,6 +194,7 @@ def _acquire_lease(
     return lease.Lease.acquire(
         folders.metadata,
         me=name or f"process {os.getpid()} on {socket.gethostname()}",
+        slice_key=job.slice_key,
         published_epoch=lambda: versions.epoch(folders.metadata),
         wait=job.on_running == "attach",
         stop_waiting=is_published,

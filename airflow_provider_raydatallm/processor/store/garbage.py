@@ -55,7 +55,7 @@ def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STAL
         old = [
             (one, Leftovers(f, age))
             for one, f, age in zip(slices, folders, ages, strict=True)
-            if age is not None and age >= days
+            if age is not None and age >= days and _is_of_key(one, f)
         ]
         for of_table in {one.table_paths: one for one, _ in old}.values():
             check_folders(of_table)
@@ -123,6 +123,16 @@ def _list_slices(job: SliceJob, trial: str | None = None) -> list[SliceJob]:
         )
         for fields in find_folders(template)
     ]
+
+
+def _is_of_key(job: SliceJob, folders: SliceFolders) -> bool:
+    """Whether a folder's run or version says so: "sales-b-2026-01-31", the slice of "sales-b-{slice}", has a
+    name as a slice of "sales-{slice}" has."""
+    holder = lease.read_holder(folders.metadata, released=True)
+    key = holder.slice_key if holder is not None else None
+    if key is None and (version := versions.newest_version(folders.metadata)) is not None:
+        key = version.body["slice_key"]
+    return key is None or key == job.slice_key
 
 
 def _age_if_readable(folders: SliceFolders) -> float | None:

@@ -60,6 +60,11 @@ class LeaseHolder:
     def released(self) -> bool:
         return bool(self.beat.get("released"))
 
+    @property
+    def slice_key(self) -> str | None:
+        key = self.beat.get("slice_key")
+        return key if isinstance(key, str) else None
+
     def __str__(self) -> str:
         return str(self.beat.get("holder") or "another run")
 
@@ -79,10 +84,11 @@ def read_holder(store: Store, *, released: bool = False) -> LeaseHolder | None:
 class Lease:
     """The right to work on a slice. Renews its beat until it is closed."""
 
-    def __init__(self, store: Store, epoch: int, me: str, content: bytes) -> None:
+    def __init__(self, store: Store, epoch: int, me: str, slice_key: str, content: bytes) -> None:
         """:param content: what this lease wrote into its epoch's file."""
         self.epoch, self.name = epoch, me
         self._store = store
+        self._slice_key = slice_key
         self._content = content
         self._progress: dict[str, Any] = {}
         self._lost = False
@@ -98,6 +104,7 @@ class Lease:
         store: Store,
         *,
         me: str,
+        slice_key: str,
         published_epoch: Callable[[], int],
         wait: bool,
         stop_waiting: Callable[[LeaseHolder], bool],
@@ -106,13 +113,14 @@ class Lease:
         """Acquires the lease: at once when it is free, else when its holder releases it or is dead.
 
         :param me: the holder's name, for people.
+        :param slice_key: whose slice it is: where names of folders begin alike, they do not tell.
         :param published_epoch: the epoch of the newest commit: ours is higher.
         :param wait: whether to wait for a holder that is alive.
         :param stop_waiting: called every second while a holder is alive; True ends the wait without a lease.
         :raises SliceError: when another run holds the slice and `wait` is False.
         """
         stale = STALE_SECONDS if stale_seconds is None else stale_seconds
-        content = json.dumps({"holder": me, "nonce": uuid.uuid4().hex}).encode()
+        content = json.dumps({"holder": me, "slice_key": slice_key, "nonce": uuid.uuid4().hex}).encode()
         last_beat: tuple[int, bytes] | None = None
         since = time.monotonic()
         while True:
@@ -127,7 +135,7 @@ class Lease:
                 epoch = following(last, store.path(_epoch(last)))
                 if store.create(_epoch(epoch), content):
                     remove_leases(store, epoch - 1)
-                    return cls(store, epoch, me, content)
+                    return cls(store, epoch, me, slice_key, content)
                 last_beat = None
                 continue
             if not is_same:
@@ -199,7 +207,8 @@ class Lease:
                 return
 
     def _write_beat(self, **more: Any) -> None:
-        beat = {"holder": self.name, "beat": uuid.uuid4().hex, **self._progress, **more}
+        identity = {"holder": self.name, "slice_key": self._slice_key}
+        beat = {**self._progress, **identity, "beat": uuid.uuid4().hex, **more}
         self._store.put(_beat(self.epoch), json.dumps(beat).encode())
 
 

@@ -283,7 +283,12 @@ def test_lease_of_another_shape_is_waited_for_and_taken_over(
         for name in ("epoch", kind):
             store.put(f"lease/{name}-000007", text.encode())
         held = lease.Lease.acquire(
-            store, me="me", published_epoch=lambda: 1, wait=True, stop_waiting=lambda holder: not str(holder)
+            store,
+            me="me",
+            slice_key="k",
+            published_epoch=lambda: 1,
+            wait=True,
+            stop_waiting=lambda holder: not str(holder),
         )
         assert held is not None
         assert held.epoch == 8

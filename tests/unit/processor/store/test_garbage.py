@@ -170,6 +170,26 @@ def test_tables_beside_it_are_left_alone(job: SliceJob, tmp_path: Path, name: st
     assert files_below(tmp_path / "o") == before
 
 
+@pytest.mark.parametrize(
+    ("own", "other"),
+    [("own-{slice}", "own-b-{slice}"), ("{slice}/x", "{slice}.b/x"), ("a{slice}", "a{slice}.trial")],
+)
+def test_slices_whose_names_begin_alike_are_left_alone(
+    job: SliceJob, tmp_path: Path, own: str, other: str
+) -> None:
+    finished = changed(job, output_path=f"{tmp_path}/tables/{other}", slice_key="published")
+    run_in_process(all_rows(finished))
+    (metadata(finished) / "staged" / "000009-0123abcd").mkdir(parents=True)
+    (metadata(finished) / "staged" / "000009-0123abcd" / "part-0.parquet").touch()
+    half_finished(changed(finished, slice_key="2026-02-28"))
+    before = files_below(tmp_path / "tables")
+    mine = changed(job, output_path=f"{tmp_path}/tables/{own}")
+    assert collect(mine, -1) == set()
+    assert files_below(tmp_path / "tables") == before
+    folder = half_finished(mine)
+    assert collect(mine, -1) == {str(folder)}
+
+
 def test_metadata_in_another_folder_is_found(job: SliceJob, tmp_path: Path) -> None:
     elsewhere = changed(job, metadata_path=f"{tmp_path}/meta")
     folder = half_finished(elsewhere)
@@ -183,7 +203,7 @@ def test_metadata_in_another_folder_is_found(job: SliceJob, tmp_path: Path) -> N
 def held(job: SliceJob) -> Iterator[Lease]:
     store = Store(job.paths.metadata)
     lease = Lease.acquire(
-        store, me="x", published_epoch=lambda: 0, wait=True, stop_waiting=lambda other: False
+        store, me="x", slice_key="k", published_epoch=lambda: 0, wait=True, stop_waiting=lambda other: False
     )
     assert lease is not None
     try:

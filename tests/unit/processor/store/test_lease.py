@@ -35,8 +35,8 @@ def store(tmp_path: Path) -> Store:
 
 
 def try_acquire(store: Store, **given: Any) -> Lease | None:
-    least = {"me": "me", "published_epoch": lambda: 0, "wait": True, "stop_waiting": lambda holder: False}
-    return Lease.acquire(store, **{**least, **given})
+    least = {"me": "me", "slice_key": "k", "published_epoch": lambda: 0, "wait": True}
+    return Lease.acquire(store, **{**least, "stop_waiting": lambda holder: False, **given})
 
 
 def acquire(store: Store, **given: Any) -> Lease:

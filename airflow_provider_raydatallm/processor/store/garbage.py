@@ -51,11 +51,11 @@ def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STAL
     slices = [*_list_slices(job), *_list_slices(job, "{trial}")]
     folders = [SliceFolders.open(one.paths) for one in slices]
     with ThreadPoolExecutor(_THREADS) as pool:
-        ages = list(pool.map(_age_if_readable, folders))
+        ages = list(pool.map(_age_if_readable, slices, folders))
         old = [
             (one, Leftovers(f, age))
             for one, f, age in zip(slices, folders, ages, strict=True)
-            if age is not None and age >= days and _is_of_key(one, f)
+            if age is not None and age >= days
         ]
         for of_table in {one.table_paths: one for one, _ in old}.values():
             check_folders(of_table)
@@ -135,9 +135,10 @@ def _is_of_key(job: SliceJob, folders: SliceFolders) -> bool:
     return key is None or key == job.slice_key
 
 
-def _age_if_readable(folders: SliceFolders) -> float | None:
+def _age_if_readable(job: SliceJob, folders: SliceFolders) -> float | None:
     try:
-        return _age_days(folders)
+        age = _age_days(folders)
+        return age if age is None or _is_of_key(job, folders) else None
     except SliceError as e:
         logger.warning("What runs left in %s stays: %s", folders.metadata.url, e)
         return None

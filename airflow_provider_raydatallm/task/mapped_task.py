@@ -8,7 +8,8 @@ which arguments are mapped, those that the DAG writes are checked one by one.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+import itertools
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseOperator
@@ -63,6 +64,12 @@ def written_arguments(task: MappedOperator) -> dict[str, Any]:
     return written | task.partial_kwargs | (task.partial_kwargs.get("op_kwargs") or {})
 
 
+def function_parameters(task: Any) -> Collection[str]:
+    """The parameters of a decorated function; none of another task."""
+    is_decorated = isinstance(task, DecoratedMappedOperator)
+    return inspect.signature(task.python_callable.__wrapped__).parameters if is_decorated else ()
+
+
 def _checked(mapped: T) -> T:
     """
     :param mapped: the task, or its output.
@@ -71,11 +78,12 @@ def _checked(mapped: T) -> T:
     expanded = task._get_specified_expand_input().value
     is_decorated = isinstance(task, DecoratedMappedOperator)
     one = _stand_ins(expanded, None if is_decorated else task.template_fields)
-    parameters = inspect.signature(task.python_callable.__wrapped__).parameters if is_decorated else ()
+    parameters = function_parameters(task)
     for written in (*_written_to_map(expanded), *([written_arguments(task)] if one is None else ())):
         own = {name: value for name, value in written.items() if name not in parameters}
         task.operator_class.check_written(task.task_id, own)
-    if one is None:
+    is_known = one is not None and _LATER not in one.values()
+    if one is None or not (is_known or _is_made_by_provider(task.operator_class)):
         return mapped
     # The operator is no task of the DAG, nor of what a setup task is there for.
     in_context, SetupTeardownContext.active = SetupTeardownContext.active, False
@@ -108,10 +116,17 @@ def _stand_ins(expanded: Any, templated: Any) -> dict[str, Any] | None:
         first = dict(expanded[0])
     else:
         return None
-    if templated is None:
-        return dict.fromkeys(first, _LATER)
-    own = {name: value for name, value in first.items() if name not in templated}
-    return None if is_rendered_later(own) else {**dict.fromkeys(first, _LATER), **own}
+    later = {name for name, value in first.items() if value is _LATER or is_rendered_later(value)}
+    if templated is not None and not later <= {*templated}:
+        return None
+    return first | dict.fromkeys(later, _LATER)
+
+
+def _is_made_by_provider(operator: type) -> bool:
+    """Whether no class of a user's has code that makes it, which may need what only the run has."""
+    package = __name__.partition(".")[0]
+    users = itertools.takewhile(lambda c: c.__module__.partition(".")[0] != package, operator.__mro__)
+    return not any("__init__" in vars(c) for c in users)
 
 
 class _Later:

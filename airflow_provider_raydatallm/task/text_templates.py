@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
+from airflow_provider_raydatallm.contract.groups import GROUPS
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.task.mapped_task import function_parameters
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -65,21 +67,19 @@ class TextTemplates(BaseOperator):
         # Of a mapped task Airflow calls this, and not `render_template_fields`.
         written = {name: getattr(parent, name, None) for name in template_fields}
         super()._do_render_template_fields(parent, list(written), context, jinja_env, seen_oids)
-        mapped = _mapped_names(context["dag"].task_dict.get(self.task_id)) if "dag" in context else set()
+        task = context["dag"].task_dict.get(self.task_id) if "dag" in context else None
+        mapped = _outputs_mapped(task, context)
         for name, value in written.items():
-            rendered = getattr(parent, name, None)
-            if name in mapped and rendered is None:
-                raise _is_none(name)
-            _check_given(name, value, rendered)
+            if name in mapped or hasattr(value, "resolve"):
+                _check_output(name, getattr(parent, name, None))
+            else:
+                _check_given(name, value, getattr(parent, name, None))
 
 
 def _check_given(path: str, written: Any, rendered: Any) -> None:
     """:raises RayLLMInputError: where another task's output was written, and is None."""
-    if path in _MAY_BE_NONE:
-        return
     if hasattr(written, "resolve"):
-        if rendered is None:
-            raise _is_none(path)
+        _check_output(path, rendered)
     elif isinstance(written, Mapping):
         for name, value in written.items():
             _check_given(f"{path}.{name}", value, rendered[name])
@@ -88,15 +88,31 @@ def _check_given(path: str, written: Any, rendered: Any) -> None:
             _check_given(f"{path}[{i}]", value, rendered[i])
 
 
-def _mapped_names(task: Any) -> set[str]:
-    """The arguments that `expand` sets, of an operator or of a decorated function."""
-    inputs = (getattr(task, name, None) for name in ("expand_input", "op_kwargs_expand_input"))
-    values = (getattr(one, "value", None) for one in inputs)
-    return {name for value in values if isinstance(value, Mapping) for name in value} - {*_MAY_BE_NONE}
+def _check_output(path: str, value: Any) -> None:
+    """Checks an argument, or all of a group."""
+    if value is None and path not in _MAY_BE_NONE:
+        raise RayLLMInputError(
+            f"{path} is the output of another task, or of a Param, and that is None: have it return a value, "
+            "or leave the argument out"
+        )
+    if path in GROUPS and isinstance(value, Mapping):
+        for name, leaf in value.items():
+            _check_output(f"{path}.{name}", leaf)
 
 
-def _is_none(name: str) -> RayLLMInputError:
-    return RayLLMInputError(
-        f"{name} is the output of another task, or of a Param, and that is None: have it return a value, or "
-        "leave the argument out"
-    )
+def _outputs_mapped(task: Any, context: Context) -> set[str]:
+    """The arguments to which `expand` gives what other tasks return, not what the DAG has."""
+    names: set[str] = set()
+    for given in (getattr(task, name, None) for name in ("expand_input", "op_kwargs_expand_input")):
+        written = getattr(given, "value", None)
+        if isinstance(written, (list, tuple)):
+            written = written[context["ti"].map_index]
+        if isinstance(written, Mapping):
+            names |= {name for name, value in written.items() if _is_output(value)}
+        elif written is not None:
+            names |= given.resolve(context)[0].keys()
+    return names - {*function_parameters(task)}
+
+
+def _is_output(value: Any) -> bool:
+    return hasattr(value, "resolve") or (isinstance(value, (list, tuple)) and any(map(_is_output, value)))

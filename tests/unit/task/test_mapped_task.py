@@ -20,6 +20,11 @@ KEYS: dict[str, Any] = {"slice_key": ["a", "b"]}
 SECRET = {"kwargs": {"hf_token": "hf_" + "a" * 34}}
 
 
+class Polite(RayLLMBatchOperator):
+    def __init__(self, *, prompt: str, **given: Any) -> None:
+        super().__init__(prompt=prompt.strip() + " please", **given)
+
+
 class Answer(pydantic.BaseModel):
     x: int
 
@@ -96,6 +101,10 @@ def test_secret_comes_into_no_serialized_dag(make: Callable[[], Any]) -> None:
     lambda: decorated().expand(name=upstream(), log=["{{ ds }}"]),
     lambda: decorated(output_mode="struct").partial(log="{{ ds }}").expand_kwargs(upstream()),
     lambda: RayLLMSliceSensor.partial(task_id="s").expand(output_path=["/a", "/b"]),
+    lambda: partial(slice_key="k").expand_kwargs([{"choices": None, "regex": "a+"}, {"choices": ["a", "b"]}]),
+    lambda: partial(prompt=None, audio="a").expand(task=["transcribe"], **KEYS),
+    lambda: Polite.partial(task_id="t", **PATHS).expand(prompt=[" {a}"], **KEYS),
+    lambda: Polite.partial(task_id="t", **PATHS).expand(prompt=upstream(), **KEYS),
 ])  # fmt: skip
 def test_what_is_mapped_counts_as_rendered_later(make: Callable[[], Any]) -> None:
     with DAG("d", schedule=None) as dag:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import uuid
 from enum import Enum
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG, Param
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG, Param, task
 from airflow.sdk.definitions._internal.mixins import ResolveMixin
+from airflow.sdk.definitions.xcom_arg import PlainXComArg
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
@@ -94,13 +97,16 @@ def test_template_that_cannot_be_rendered_is_no_reason_to_try_again() -> None:
 
 
 class Output(ResolveMixin):
-    """Of another task, which returned nothing."""
+    """Of another task."""
+
+    def __init__(self, value: Any = None) -> None:
+        self.value = value
 
     def iter_references(self) -> Any:
         return ()
 
     def resolve(self, context: Any) -> Any:
-        return None
+        return self.value
 
 
 @pytest.mark.parametrize(
@@ -126,16 +132,60 @@ def test_form_may_leave_its_fields_empty() -> None:
     assert task.slice_job(context)[0].max_rows is None
 
 
-def test_mapped_value_that_is_none_is_refused() -> None:
+class Outputs(PlainXComArg):
+    """Of another task, over which a task is mapped."""
+
+    def __init__(self, *values: Any) -> None:
+        super().__init__(EmptyOperator(task_id=uuid.uuid4().hex))
+        self.values = [*values]
+
+    def resolve(self, context: Any) -> Any:
+        return self.values
+
+
+@pytest.mark.parametrize(
+    ("argument", "values", "name"),
+    [("slice_key", ["a", None], "slice_key"), ("source", [{}, {"column": None}], "source.column")],
+)
+def test_mapped_output_that_is_none_is_refused(argument: str, values: list[Any], name: str) -> None:
     with dag_of(False) as dag:
-        mapped = RayLLMBatchOperator.partial(**GIVEN).expand(slice_key=["a", None])
-        sensors = RayLLMSliceSensor.partial(task_id="s", output_path="/out").expand(slice_key=["a", None])
-    assert rendered(dag, mapped, 0).slice_job(context_of(mapped))[0].slice_key == "a"
-    task = rendered(dag, mapped, 1)
-    with pytest.raises(RayLLMInputError, match="slice_key is the output"):
-        task.slice_job(context_of(mapped))
+        given = Outputs(*values), Outputs(*({argument: value} for value in values))
+        mapped = RayLLMBatchOperator.partial(**GIVEN).expand(**{argument: given[0]})
+        by_kwargs = RayLLMBatchOperator.partial(**{**GIVEN, "task_id": "u"}).expand_kwargs(given[1])
+        listed = RayLLMBatchOperator.partial(**{**GIVEN, "task_id": "v"}).expand_kwargs(
+            [{argument: Output(value)} for value in values]
+        )
+    for one in (mapped, by_kwargs, listed):
+        rendered(dag, one, 0)
+        with pytest.raises(RayLLMInputError, match=f"{name} is the output"):
+            rendered(dag, one, 1).slice_job(context_of(mapped))
+
+
+def test_sensors_mapped_output_that_is_none_is_refused() -> None:
+    with dag_of(False) as dag:
+        keys = Outputs("a", None)
+        sensors = RayLLMSliceSensor.partial(task_id="s", output_path="/out").expand(slice_key=keys)
     with pytest.raises(RayLLMInputError, match="slice_key is the output"):
         rendered(dag, sensors, 1)
+
+
+def test_none_that_the_dag_maps_over_is_an_argument_that_is_left_out() -> None:
+    with dag_of(False) as dag:
+        mapped = RayLLMBatchOperator.partial(**GIVEN, slice_key="k").expand(adapter=[None, "/lora"])
+    assert rendered(dag, mapped, 0).slice_job(context_of(mapped))[0].adapter_path is None
+
+
+def test_parameter_of_a_function_may_be_named_like_an_argument() -> None:
+    arguments = {name: value for name, value in GIVEN.items() if name not in ("task_id", "prompt")}
+
+    @task.ray_llm_batch(**arguments, slice_key="k")
+    def ask(name: str, query: str) -> str:
+        return f"{name} {query}"
+
+    with dag_of(False) as dag:
+        ask.expand(query=["a", None])
+    for index in (0, 1):
+        rendered(dag, dag.get_task("ask"), index)
 
 
 def rendered(dag: DAG, mapped: Any, index: int) -> Any:

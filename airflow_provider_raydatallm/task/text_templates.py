@@ -103,10 +103,11 @@ def _check_output(path: str, value: Any) -> None:
 def _outputs_mapped(task: Any, context: Context) -> set[str]:
     """The arguments to which `expand` gives what other tasks return, not what the DAG has."""
     names: set[str] = set()
-    for given in (getattr(task, name, None) for name in ("expand_input", "op_kwargs_expand_input")):
+    inputs: list[Any] = [getattr(task, name, None) for name in ("expand_input", "op_kwargs_expand_input")]
+    for given in inputs:
         written = getattr(given, "value", None)
         if isinstance(written, (list, tuple)):
-            written = written[context["ti"].map_index]
+            written = written[context["ti"].map_index or 0]
         if isinstance(written, Mapping):
             names |= {name for name, value in written.items() if _is_output(value)}
         elif written is not None:

@@ -21,7 +21,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 
@@ -52,12 +52,16 @@ def confined_sample(
     :raises SliceError: naming a file that is damaged, or that takes more memory or time than it may.
     :raises ImportError: when pyarrow is missing.
     """
-    asked = [sys.executable, "-I", "-S", "-c", _MAIN, json.dumps(sys.path)]
+    asked = [sys.executable or "", "-I", "-S", "-c", _MAIN, json.dumps([*map(str, sys.path)])]
     asked += [str(n) for n in (len(files), rows, columns, math.ceil(limit_s), _MEMORY_BYTES)]
     environment = _ENVIRONMENT | {k: v for k, v in os.environ.items() if k == "LD_LIBRARY_PATH"}
-    with subprocess.Popen(
-        asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
-    ) as process:
+    try:
+        decoder = subprocess.Popen(
+            asked, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+        )
+    except OSError as e:
+        raise _not_started(e) from e
+    with decoder as process:
         timer = threading.Timer(limit_s, process.kill)
         timer.daemon = True
         timer.start()
@@ -74,7 +78,8 @@ def _serve(
 ) -> tuple[list[str], list[list[str | None]]]:
     assert process.stdin is not None
     assert process.stdout is not None
-    place, file = "", io.BytesIO()
+    place = ""
+    file: IO[bytes] = io.BytesIO()
     with ExitStack() as opened:
         while (line := process.stdout.readline(_ANSWER_BYTES)).endswith(b"\n"):
             request = json.loads(line)
@@ -87,7 +92,7 @@ def _serve(
             if "file" in request:
                 opened.close()
                 store, name = files[request["file"]]
-                place, file = f"{store.url}/{name}", opened.enter_context(store.open(name))
+                place, file = f"{store.url}/{name}", opened.enter_context(_open(store, name))
                 reply = _NUMBER.pack(file.seek(0, os.SEEK_END))
             else:
                 file.seek(request["at"])
@@ -98,8 +103,22 @@ def _serve(
                 process.stdin.flush()
             except BrokenPipeError:
                 break
+    if not place and not line and (status := process.wait()) > 0:
+        raise _not_started(f"it ended with {status}")
     raise SliceError(
         f"{place or 'a sample'} takes more memory or time than a sample may ({_MEMORY_BYTES:,} bytes)",
+        kind="input",
+    )
+
+
+def _open(store: Store, name: str) -> IO[bytes]:
+    # Object stores' filesystems read ahead by 50 MB, of each column.
+    return store.open(name) if store.is_local else store.open(name, block_size=_PIECE_BYTES)
+
+
+def _not_started(why: object) -> SliceError:
+    return SliceError(
+        f"a sample is read by a Python process of its own, and {sys.executable!r} does not start: {why}",
         kind="input",
     )
 

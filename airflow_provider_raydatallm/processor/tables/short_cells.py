@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import IO
 
 import pyarrow as pa
@@ -25,15 +26,23 @@ def short_cells(file: IO[bytes], rows: int, columns: int) -> tuple[list[str], li
     with pq.ParquetFile(file, buffer_size=_BUFFER_BYTES, pre_buffer=False) as parquet:
         names = list(parquet.schema_arrow.names)[:columns]
         count = min(rows, parquet.metadata.num_rows)
-        return [_cut(name) for name in names], [_column(parquet, name, count) for name in names]
+        seen: Counter[str] = Counter()
+        cells = []
+        for name in names:
+            cells.append(_column(parquet, name, seen[name], count))
+            seen[name] += 1
+        return [_cut(name) for name in names], cells
 
 
-def _column(parquet: pq.ParquetFile, name: str, count: int) -> list[str | None]:
+def _column(parquet: pq.ParquetFile, name: str, nth: int, count: int) -> list[str | None]:
+    """:param nth: of the columns with that name, from 0 on."""
     cells: list[str | None] = []
     try:
         if count:
             for batch in parquet.iter_batches(batch_size=1, columns=[name], use_threads=False):
-                cells.append(_text(batch.column(0)))
+                # A name with a dot is also a path in a struct.
+                named = [i for i, own in enumerate(batch.schema.names) if own == name]
+                cells.append(_text(batch.column(named[nth])))
                 if len(cells) == count:
                     break
     except MemoryError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,31 @@ def test_rows_come_from_as_many_files_as_needed(tmp_path: Path) -> None:
     tables = [pa.table({"n": [i, i], "other": ["x", "y"]}) for i in range(3)]
     assert sample(tmp_path, *tables, rows=3, columns=1) == (["n"], [["0"], ["0"], ["1"]])
     assert sample(tmp_path, pa.table({"n": pa.array([], pa.int8())})) == (["n"], [])
+
+
+@pytest.mark.parametrize("names", [["meta", "meta.lang"], ["meta.lang", "meta"], ["meta.lang", "meta.lang"]])
+def test_column_is_found_by_its_own_name(tmp_path: Path, names: list[str]) -> None:
+    """Which may be a path to Arrow, or that of two."""
+    nested = pa.array([{"lang": "nested"}])
+    values = [nested if name == "meta" else pa.array([f"flat {i}"]) for i, name in enumerate(names)]
+    _, [row] = sample(tmp_path, pa.table(values, names))
+    assert row == [str(value[0].as_py()) for value in values]
+
+
+def test_little_is_read_ahead_of_an_object(s3_store: Store) -> None:
+    """By the server itself, of each column."""
+    s3_store.put("a.parquet", b"x" * 100)
+    with confined._open(s3_store, "a.parquet") as file:
+        assert file.blocksize == 1 << 20  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("executable", [None, "/bin/false"])
+def test_process_that_does_not_start_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, executable: str | None
+) -> None:
+    monkeypatch.setattr(sys, "executable", executable)
+    with pytest.raises(SliceError, match="does not start"):
+        sample(tmp_path, pa.table({"a": [1]}))
 
 
 def test_value_that_python_lacks_hides_no_row(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from functools import cached_property
-from typing import Any, NoReturn
+from typing import Any
 
 from airflow_provider_raydatallm.contract.log.redaction import Redactor
 from airflow_provider_raydatallm.contract.result.errors import SliceError
@@ -51,8 +51,8 @@ logger = logging.getLogger(__name__)
 ROW_FAILED = "FailedAtEndpoint"
 #: Tries of a row, apart from those that the endpoint's own limit refuses: 90 s with the pauses.
 TRIES = 8
-#: Those that seem to be refused as all others are, after some were answered: 25 s.
-SUDDEN_TRIES = 6
+#: Those that seem to be refused as all others are, after some were answered: 25 s; and before: 5 s.
+SUDDEN_TRIES, FIRST_TRIES = 6, 4
 #: Further tries, three minutes, each between two requests with another text that are answered.
 LONE_TRIES = 4
 #: The first pause before another try, and the longest. Each is twice as long as the one before, less a
@@ -73,6 +73,10 @@ class _LimitedError(SliceError):
     def __init__(self, refusal: str, message: str) -> None:
         super().__init__(message, kind="transient")
         self.refusal = refusal
+
+
+class _InDoubtError(Exception):
+    """Another row is to be asked first."""
 
 
 class EndpointClient:
@@ -100,6 +104,8 @@ class EndpointClient:
         #: When a row was answered, or refused.
         self._settled_at = time.monotonic()
         self._warned_at = -_WARN_EVERY_S
+        #: What a request says that had no reply in time, until another has one.
+        self._hang: str | None = None
         #: What ended it: no row is asked from then on.
         self.failure: SliceError | None = None
         self._has_failed = asyncio.Event()
@@ -143,7 +149,7 @@ class EndpointClient:
                 if number + 1 == LONE_TRIES or (error.timed_out and not self._has_time_for(1)):
                     return _failed(ROW_FAILED, f"{error}, in each of {tries} tries, while it answers others")
             before = answered_before if error.of_all is None else self._doubted_at
-            if self._answered == before:
+            if self._answered == before or (error.timed_out and not self._has_time_for(1)):
                 raise error.of_all or SliceError(
                     f"{error}, in each of {tries} tries. The answered rows are kept, and a retry continues "
                     "with the others. Check that the endpoint of engine.url runs, and that the cluster's "
@@ -202,12 +208,15 @@ class EndpointClient:
                     is_alone = True
                     continue
                 try:
-                    return await self._ask(body, max_tokens)
+                    return await self._ask(body, max_tokens, in_doubt=is_alone or tries == 1)
+                except _InDoubtError:
+                    continue
                 except PassingError as e:
                     kind = "limit" if e.is_limit else "passing" if e.of_all is None else "sudden"
                     failed[kind] += 1
                     # `_pause` ends the wait for a limit.
-                    is_last = failed["passing"] == tries or failed["sudden"] == min(tries, SUDDEN_TRIES)
+                    most_sudden = min(tries, SUDDEN_TRIES if self._answered else FIRST_TRIES)
+                    is_last = failed["passing"] == tries or failed["sudden"] >= most_sudden
                     if is_last or (e.timed_out and not self._has_time_for(2)):
                         e.tries = failed["passing"] + failed["sudden"]
                         raise
@@ -217,18 +226,23 @@ class EndpointClient:
                 await self._pause(error, min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** (failed[kind] - 1)))
         raise self.failure
 
-    async def _ask(self, body: str, max_tokens: int) -> dict[str, Any]:
+    async def _ask(self, body: str, max_tokens: int, *, in_doubt: bool) -> dict[str, Any]:
         """
+        :param in_doubt: whether the row may be asked while it is doubtful whether any is answered.
         :raises PassingError: also when it stays open whether a refusal is of this row or of all.
         :raises SliceError: when it is of all.
         """
         async with self._places:
+            if self._doubted_at == self._answered and not in_doubt:  # since the row waits for its place
+                raise _InDoubtError
+            if self._hang is not None and not in_doubt and not self._has_time_for(2):
+                raise PassingError(self._hang, timed_out=True)
             try:
                 return await self._ask_once(body.encode(), max_tokens)
             except DoubtfulRefusalError as e:
                 refusal = e
             if refusal.is_sudden:
-                self._raise_of_all(refusal)
+                raise _passing(refusal)
             # From the same place, so that few rows are asked for nothing if all are refused.
             try:
                 for other, tokens in self._with_other_texts(body, max_tokens):
@@ -237,18 +251,12 @@ class EndpointClient:
                 else:
                     raise PassingError(str(refusal))
             except DoubtfulRefusalError as e:
-                self._raise_of_all(e)
+                raise _passing(e) from e
             # The refusal may have been of all, and have ended between the two.
             try:
                 return await self._ask_once(body.encode(), max_tokens)
             except DoubtfulRefusalError as e:
                 return _failed(ROW_REFUSED, f"{e}, while it answers others")
-
-    def _raise_of_all(self, refusal: DoubtfulRefusalError) -> NoReturn:
-        # After other answers it may pass: while a gateway reads its routes or its rules again, say.
-        if self._answered:
-            raise PassingError(str(refusal), of_all=refusal.of_all, may_have_cost=refusal.may_have_cost)
-        raise refusal.of_all
 
     async def _ask_once(self, data: bytes, max_tokens: int) -> dict[str, Any]:
         """
@@ -265,26 +273,29 @@ class EndpointClient:
                 raise self.failure
             began = time.time()
             try:
-                columns = await self._post(data)
+                columns, reply_bytes = await self._post(data)
             except (PassingError, DoubtfulRefusalError) as e:
+                self._hang = str(e) if isinstance(e, PassingError) and e.timed_out else None
                 if is_guess := e.may_have_cost:
-                    spent = self._estimate.of_uncounted(size)
+                    spent = self._estimate.of_uncounted(size, e.reply_bytes)
                 raise
             except RowRefusedError as e:
                 columns = _failed(ROW_REFUSED, str(e))
                 if is_guess := e.reply_bytes > 0:
                     spent = self._estimate.of_uncounted(size, e.reply_bytes)
             else:
-                spent, is_guess = self._count(columns, size)
+                self._hang = None
+                spent, is_guess = self._count(columns, size, reply_bytes)
             self._answered += "error" not in columns
             return {**columns, "engine_seconds": time.time() - began, "finished_at": time.time()}
         finally:
             self._tokens.correct(spent - expected)
             await self._budget.settle(reserved, spent, is_guess=is_guess)
 
-    def _count(self, columns: dict[str, Any], size: RequestSize) -> tuple[float, bool]:
+    def _count(self, columns: dict[str, Any], size: RequestSize, reply_bytes: int) -> tuple[float, bool]:
         """Returns the tokens of an answer, and whether they are a guess. Removes counts that are wrong."""
-        reply_bytes = sum(len((t.get("text") or "").encode()) for t in columns.get("texts") or [columns])
+        if "error" not in columns:
+            reply_bytes = sum(len((t.get("text") or "").encode()) for t in columns.get("texts") or [columns])
         counts = columns["input_tokens"], columns["output_tokens"]
         if None not in counts:
             problem = size.find_absurdity(*counts, reply_bytes)
@@ -304,14 +315,21 @@ class EndpointClient:
             self._has_told_of_counts = True
             logger.warning("%s: such answers' tokens are estimated, and missing in the report", problem)
 
-    async def _post(self, data: bytes) -> dict[str, Any]:
-        """:raises Exception: as `raise_unless_answered`."""
+    async def _post(self, data: bytes) -> tuple[dict[str, Any], int]:
+        """Returns an answer's columns, and the bytes of the reply.
+
+        :raises Exception: as `raise_unless_answered`.
+        """
         reply = await self._connections.post(data)
         raise_unless_answered(reply.status, reply.headers, reply.body, self._redact)
         if reply.excess_of is not None:
             message = f"the endpoint's reply is over {reply.excess_of:,} bytes"
             raise RowRefusedError(message, reply_bytes=reply.excess_of)
-        return self._api.read(reply.body, data, self._redact)
+        try:
+            return self._api.read(reply.body, data, self._redact), len(reply.body)
+        except (PassingError, DoubtfulRefusalError) as e:
+            e.reply_bytes = len(reply.body)
+            raise
 
     @cached_property
     def _connections(self) -> EndpointConnections:  # which an event loop must run for
@@ -357,6 +375,11 @@ def _read_key() -> str:
         return clean_key(os.environ.get(KEY_VARIABLE, ""))
     except ValueError as e:
         raise SliceError(f"the endpoint's key ({KEY_VARIABLE}) cannot be sent: {e}", kind="input") from None
+
+
+def _passing(refusal: DoubtfulRefusalError) -> PassingError:
+    """One of all rows may pass: while a gateway reads its routes or its rules again, say."""
+    return PassingError(str(refusal), of_all=refusal.of_all, may_have_cost=refusal.may_have_cost)
 
 
 def _failed(error_type: str, error: str) -> dict[str, Any]:

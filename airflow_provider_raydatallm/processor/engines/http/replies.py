@@ -65,6 +65,7 @@ class DoubtfulRefusalError(Exception):
     ) -> None:
         super().__init__(message)
         self.of_all, self.is_sudden, self.may_have_cost = of_all, is_sudden, may_have_cost
+        self.reply_bytes = 0
 
 
 class PassingError(Exception):
@@ -90,6 +91,7 @@ class PassingError(Exception):
         super().__init__(message)
         self.pause_s, self.is_limit, self.may_have_cost = pause_s, is_limit, may_have_cost
         self.timed_out, self.of_all = timed_out, of_all
+        self.reply_bytes = 0
         #: How often the row failed so.
         self.tries = 1
 

@@ -254,7 +254,7 @@ def test_refused_key_ends_the_slice_when_the_rows_in_flight_are_delivered() -> N
         feed(served, ["slow", *map(str, range(50))], requests_in_flight=4)
     assert (caught.value.kind, caught.value.__notes__) == ("input", ["[0]"])
     assert KEY not in str(caught.value)
-    assert len(served.requests) <= 4  # no row is asked after the refusal
+    assert len(served.requests) <= 4 + 2 * client.TRIES  # rows in flight, and one of them again
 
 
 @pytest.mark.parametrize("status", [401, 402, 404, 302])
@@ -279,6 +279,32 @@ def test_key_that_is_withdrawn_ends_the_slice() -> None:
     assert caught.value.kind == "input"
     assert len(json.loads(caught.value.__notes__[0])) == 20
     assert len(served.requests) < 60 + 2 * client.TRIES  # one row asks again
+
+
+def test_row_that_is_refused_before_any_other_is_answered_ends_no_slice() -> None:
+    """Refusals take no time, and the first answers do."""
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        if text_of(body) == "bad":
+            return error(402, "less max_tokens")
+        await asyncio.sleep(0.3)
+        return completion(text_of(body))
+
+    texts = ["a", "bad", *map(str, range(50))]
+    with endpoint(respond) as served:
+        sink, left = feed(served, texts, requests_in_flight=20)
+    assert (left, sink.by_row[1]["error_type"]) == ([], "FailedAtEndpoint")
+    assert [sink.by_row[i]["text"] for i in range(52) if i != 1] == texts[:1] + texts[2:]
+
+
+@pytest.mark.parametrize("answered", [0, 20])
+def test_rows_that_wait_for_a_place_are_not_asked_in_doubt(answered: int) -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return completion("x") if number < answered else error(401)
+
+    with endpoint(respond) as served, pytest.raises(SliceError, match="check the password"):
+        feed(served, [f"row {i}" for i in range(200)], requests_in_flight=2)
+    assert len(served.requests) <= answered + 2 + 2 * client.TRIES
 
 
 @pytest.mark.parametrize("tries", [4, 7])
@@ -548,6 +574,15 @@ def test_what_a_gateway_gave_up_waiting_for_counts(status: int | None) -> None:
     assert meter.spent <= 10_000 + 1_000
 
 
+def test_answer_that_cannot_be_read_counts_by_its_length() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return web.Response(text="x" * 8_000) if number % 2 else completion("x")
+
+    with endpoint(respond) as served, pytest.raises(SliceError, match="token_budget 50,000"):
+        feed(served, [str(i) for i in range(100)], token_budget=50_000, requests_in_flight=1)
+    assert len(served.requests) < 2 * 50_000 / 8_000 + 4
+
+
 def test_answer_that_is_too_long_to_be_read_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "_MAX_REPLY_BYTES", 10_000)
 
@@ -697,6 +732,19 @@ def test_row_whose_requests_hang_is_quarantined_before_the_slice_counts_as_stall
     assert (left, sink.by_row[1]["error_type"]) == ([], "FailedAtEndpoint")
     assert tries_of(served, "hangs") < client.TRIES
     assert time.monotonic() - began < 30
+
+
+def test_endpoint_that_hangs_is_given_up_before_all_rows_have_waited_for_it() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        if number >= 5:
+            await asyncio.sleep(60)
+        return completion("x")
+
+    with endpoint(respond) as served, pytest.raises(SliceError, match="no whole reply within 1 s"):
+        feed(
+            served, [str(i) for i in range(100)], request_timeout=1.0, stall_timeout=3.0, requests_in_flight=1
+        )
+    assert len(served.requests) < 5 + 2 * client.TRIES
 
 
 def test_answer_of_one_second_in_which_all_are_refused_ends_no_slice() -> None:

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
+import certifi
 import httpx  # noqa: F401  # before the tests become another user
 import pytest
 from airflow.providers_manager import ProvidersManager
@@ -124,12 +126,18 @@ def test_certificate_file_that_cannot_be_used_is_named_with_what_is_wrong_with_i
 def _unreadable(file: Path) -> Iterator[None]:
     user = os.geteuid()
     file.chmod(0)
-    if user == 0:  # who may read everything
-        os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(user)
+    with NamedTemporaryFile() as public, pytest.MonkeyPatch.context() as patch:
+        # Of a checkout that only its owner may enter, another user reads no file.
+        public.write(Path(certifi.where()).read_bytes())
+        public.flush()
+        os.chmod(public.name, 0o644)
+        patch.setattr(certifi, "where", lambda: public.name)
+        if user == 0:  # who may read everything
+            os.seteuid(65534)
+        try:
+            yield
+        finally:
+            os.seteuid(user)
 
 
 def test_cluster_that_is_away_is_named_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,8 @@ class TextTemplates(BaseOperator):
 
 def _check_given(path: str, written: Any, rendered: Any) -> None:
     """:raises RayLLMInputError: where another task's output was written, and is None."""
+    if path in _MAY_BE_NONE:
+        return
     if hasattr(written, "resolve"):
         _check_output(path, rendered)
     elif isinstance(written, Mapping):

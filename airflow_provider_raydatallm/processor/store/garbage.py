@@ -131,7 +131,7 @@ def _is_of_key(job: SliceJob, folders: SliceFolders) -> bool:
     holder = lease.read_holder(folders.metadata, released=True)
     key = holder.slice_key if holder is not None else None
     if key is None and (version := versions.newest_version(folders.metadata)) is not None:
-        key = version.body["slice_key"]
+        key = version.body.get("slice_key")
     return key is None or key == job.slice_key
 
 

@@ -148,15 +148,16 @@ class Outputs(PlainXComArg):
     [("slice_key", ["a", None], "slice_key"), ("source", [{}, {"column": None}], "source.column")],
 )
 def test_mapped_output_that_is_none_is_refused(argument: str, values: list[Any], name: str) -> None:
+    plain = GIVEN if argument == "slice_key" else {**GIVEN, "slice_key": "k"}
     with dag_of(False) as dag:
         given = Outputs(*values), Outputs(*({argument: value} for value in values))
-        mapped = RayLLMBatchOperator.partial(**GIVEN).expand(**{argument: given[0]})
-        by_kwargs = RayLLMBatchOperator.partial(**{**GIVEN, "task_id": "u"}).expand_kwargs(given[1])
-        listed = RayLLMBatchOperator.partial(**{**GIVEN, "task_id": "v"}).expand_kwargs(
+        mapped = RayLLMBatchOperator.partial(**plain).expand(**{argument: given[0]})
+        by_kwargs = RayLLMBatchOperator.partial(**{**plain, "task_id": "u"}).expand_kwargs(given[1])
+        listed = RayLLMBatchOperator.partial(**{**plain, "task_id": "v"}).expand_kwargs(
             [{argument: Output(value)} for value in values]
         )
     for one in (mapped, by_kwargs, listed):
-        rendered(dag, one, 0)
+        assert rendered(dag, one, 0).slice_job(context_of(one))[0].model_source == "m"
         with pytest.raises(RayLLMInputError, match=f"{name} is the output"):
             rendered(dag, one, 1).slice_job(context_of(mapped))
 
@@ -172,7 +173,11 @@ def test_sensors_mapped_output_that_is_none_is_refused() -> None:
 def test_none_that_the_dag_maps_over_is_an_argument_that_is_left_out() -> None:
     with dag_of(False) as dag:
         mapped = RayLLMBatchOperator.partial(**GIVEN, slice_key="k").expand(adapter=[None, "/lora"])
-    assert rendered(dag, mapped, 0).slice_job(context_of(mapped))[0].adapter_path is None
+        by_kwargs = RayLLMBatchOperator.partial(**{**GIVEN, "task_id": "u"}).expand_kwargs(
+            [{"slice_key": "k", "adapter": None}]
+        )
+    for one in (mapped, by_kwargs):
+        assert rendered(dag, one, 0).slice_job(context_of(one))[0].adapter_path is None
 
 
 def test_parameter_of_a_function_may_be_named_like_an_argument() -> None:
@@ -183,9 +188,25 @@ def test_parameter_of_a_function_may_be_named_like_an_argument() -> None:
         return f"{name} {query}"
 
     with dag_of(False) as dag:
-        ask.expand(query=["a", None])
+        ask.expand(query=Outputs("a", None))
+    mapped = dag.get_task("ask")
     for index in (0, 1):
-        rendered(dag, dag.get_task("ask"), index)
+        assert rendered(dag, mapped, index).slice_job(context_of(mapped))[0].slice_key == "k"
+
+
+def test_function_may_be_given_what_another_task_left_empty() -> None:
+    arguments = {name: value for name, value in GIVEN.items() if name not in ("task_id", "prompt")}
+
+    @task.ray_llm_batch(**arguments, slice_key="k")
+    def ask(name: str, place: str | None) -> str:
+        return f"{name} {place}"
+
+    with dag_of(False) as dag:
+        ask(place=Output())
+    one: Any = dag.get_task("ask")
+    one.render_template_fields({**context_of(one), "dag": dag})
+    assert one.slice_job(context_of(one))[0].slice_key == "k"
+    assert one.op_kwargs == {"place": None}
 
 
 def rendered(dag: DAG, mapped: Any, index: int) -> Any:

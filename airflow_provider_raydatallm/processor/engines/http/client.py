@@ -230,7 +230,7 @@ class EndpointClient:
         """
         :param in_doubt: whether the row may be asked while it is doubtful whether any is answered.
         :raises PassingError: also when it stays open whether a refusal is of this row or of all.
-        :raises SliceError: when it is of all.
+        :raises SliceError: when no row can have an answer.
         """
         async with self._places:
             if self._doubted_at == self._answered and not in_doubt:  # since the row waits for its place

@@ -259,15 +259,24 @@ def test_refused_key_ends_the_slice_when_the_rows_in_flight_are_delivered() -> N
 
 @pytest.mark.parametrize("status", [401, 402, 404, 302])
 def test_refusal_of_all_that_passes_ends_no_slice(status: int) -> None:
-    """As while a gateway reads its routes again: three requests after others were answered."""
+    """As while a gateway reads its routes again: six requests after others were answered."""
 
     async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
-        return error(status) if 20 <= number < 23 else completion(text_of(body))
+        return error(status) if 20 <= number < 26 else completion(text_of(body))
 
     texts = [f"row {i}" for i in range(60)]
     with endpoint(respond) as served:
-        sink, left = feed(served, texts, requests_in_flight=4)
+        sink, left = feed(served, texts, requests_in_flight=1)
     assert (left, [sink.by_row[i]["text"] for i in range(60)]) == ([], texts)
+
+
+def test_refusal_of_all_that_passes_before_the_first_answer_ends_no_slice() -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return error(404) if number < 3 else completion(text_of(body))
+
+    with endpoint(respond) as served:
+        sink, left = feed(served, ["a"])
+    assert (left, sink.by_row[0]["text"], len(served.requests)) == ([], "a", 4)
 
 
 def test_key_that_is_withdrawn_ends_the_slice() -> None:
@@ -329,16 +338,22 @@ def test_endpoint_that_restarts_before_its_model_has_the_time_of_a_refusal_of_al
 
 def test_one_row_asks_in_each_time_of_doubt() -> None:
     """Rows that have waited for the first one to ask wait in the second, too."""
-    refusals_of_first = 40 + 3
+    tries: Counter[str] = Counter()
+    back_at: list[int] = []
 
     async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
-        is_answered = number < 20 or number == 20 + refusals_of_first
-        return completion("x") if is_answered else error(401)
+        text = text_of(body)
+        tries[text] += 1
+        if number < 20:
+            return completion("x")
+        if tries[text] == 4 and not back_at:
+            back_at.append(number)
+            return completion("x")
+        return error(401)
 
     with endpoint(respond) as served, pytest.raises(SliceError, match="check the password"):
         feed(served, [f"row {i}" for i in range(60)], requests_in_flight=50)
-    at_hand = 39
-    assert len(served.requests) < 21 + refusals_of_first + at_hand + 2 * client.TRIES
+    assert 0 < len(served.requests) - back_at[0] < 4 * client.TRIES  # of 39 rows
 
 
 @pytest.mark.parametrize("status", [403, 424, 451, 406])

@@ -239,7 +239,13 @@ class RestApi:
             raise
 
     def clear(self, task: Task) -> None:
-        """Clear the task and set its run going again, as the UI's button does."""
+        """Clear the task and set its run going again, as the UI's button does.
+
+        A run that is over but for Airflow's note of it is waited for: the scheduler that writes the note may
+        have looked before the clear, and then nobody schedules what was cleared.
+        """
+        if all(found["state"] in FINISHED for found in self.tasks(task)):
+            wait_for(lambda: self.run(task)["state"] in FINISHED or None, LIMIT, f"{task} to end")
         chosen = [task.task_id] if task.map_index < 0 else [[task.task_id, task.map_index]]
         body = {"dry_run": False, "dag_run_id": task.run_id, "task_ids": chosen, "only_failed": False}
         self.call("POST", f"/dags/{task.dag_id}/clearTaskInstances", json=body)

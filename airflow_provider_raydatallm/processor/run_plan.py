@@ -12,7 +12,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths import (
+from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import (
     sample_rows,
     sample_token_lengths,
 )
@@ -96,7 +96,7 @@ def _token_lengths(build: VersionBuild) -> facts.TokenLengthSample | None:
     try:
         state = build.load_state()
         rows = sample_rows(state.missing or state.suspects)
-        return sample_token_lengths(build.job, build.plan, rows, inference.builder)
+        return sample_token_lengths(inference.engine.open_tokenizer, build.plan, rows, inference.builder)
     except (ImportError, SliceError):  # the tokenizer is not on this machine
         return None
 

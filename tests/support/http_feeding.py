@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import FeederSetup
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
-from airflow_provider_raydatallm.processor.engines.http.feeder import HttpFeeder, NoWorkers
+from airflow_provider_raydatallm.processor.engines.http.feeder import HttpFeeder, NoWorkers, open_api
 from tests.support.endpoint import Endpoint
 from tests.support.in_process import job_of
 
@@ -47,7 +48,10 @@ def feed(
     job = job_of(engine="http", endpoint_url=served.url, **paths, **fields)
     sink = sink or Sink()
     unused: Any = None
-    setup = FeederSetup(job, NoWorkers, sink, RowBudget(1, 1), active_feeders=unused, suspect_keys=unused)  # type: ignore[arg-type]
+    setup = FeederSetup(
+        job, partial(open_api, job), NoWorkers, sink, RowBudget(1, 1),  # type: ignore[arg-type]
+        active_feeders=unused, suspect_keys=unused,
+    )  # fmt: skip
     feeder: Any = HttpFeeder(setup, vector_size=vector_size)
     left: list[int] = []
     infer = feeder._infer

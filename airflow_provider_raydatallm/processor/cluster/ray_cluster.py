@@ -19,11 +19,11 @@ from airflow_provider_raydatallm.processor.cluster.size_watch import SizeWatch
 from airflow_provider_raydatallm.processor.cluster.slice_process import SliceProcess, run_in_slice_process
 from airflow_provider_raydatallm.processor.cluster.stall import StallWatch, stall_error
 from airflow_provider_raydatallm.processor.engines.base import Engine
-from airflow_provider_raydatallm.processor.engines.shared import serve_apps
-from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths import (
+from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import (
     sample_rows,
     sample_token_lengths,
 )
+from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate
 from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
@@ -260,7 +260,8 @@ def _sample_lengths(inference: InferencePlan, missing: MissingRows) -> TokenLeng
 
     timeout_s = inference.job.stall_timeout
     remote: Any = ray.remote(num_cpus=0)(sample_token_lengths)
-    task = remote.remote(inference.job, inference.plan, sample_rows(missing), inference.builder)
+    rows, open_tokenizer = sample_rows(missing), inference.engine.open_tokenizer
+    task = remote.remote(open_tokenizer, inference.plan, rows, inference.builder)
     with _errors_of_tasks(SliceError):
         try:
             sample: TokenLengthSample = ray.get(task, timeout=timeout_s)

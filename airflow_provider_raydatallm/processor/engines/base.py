@@ -147,6 +147,11 @@ class Engine(ABC):
         """
         return False
 
+    @property
+    def open_tokenizer(self) -> Callable[[], Any]:
+        """Opens what measures rows (`feeding/token_lengths`), for engines that need it. Picklable."""
+        raise NotImplementedError
+
     def choose_sizes(self, facts: SizingInputs) -> None:
         """Chooses what the job left to the provider ("auto")."""
         self.sizing_inputs = facts

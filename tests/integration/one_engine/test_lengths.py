@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths import (
+from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import (
     sample_rows,
     sample_token_lengths,
 )
@@ -42,7 +43,8 @@ def lengths_of(job: SliceJob, *units: tuple[int, int]) -> list[int]:
     missing = MissingRows(np.arange(len(units)), np.arange(len(units)) + 1, np.array(units, np.int32))
     plan = make_plan(job, list_input(job))
     builder = RequestBuilder(plan.columns, prompt=job.prompt, sampling_params=job.sampling_params)
-    return list(sample_token_lengths(job, plan, sample_rows(missing), builder).tokens)
+    open_tokenizer = partial(PromptTokenizer, job)
+    return list(sample_token_lengths(open_tokenizer, plan, sample_rows(missing), builder).tokens)
 
 
 def test_lengths_are_those_of_the_rows_that_are_to_be_answered(job: SliceJob, tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Feeders: a Ray Data actor pool on CPUs that does everything around vLLM.
+"""Feeders: a Ray Data actor pool on CPUs that does everything around an engine's workers.
 
-A feeder holds many blocks of requests at once, a mostly waiting thread for each. It applies the chat
-template, tokenizes, has workers generate (`dispatcher`), and delivers rows of any block as they finish.
+A feeder holds many blocks of requests at once, a mostly waiting thread for each. It has requests tokenized
+as the engine does it, has workers generate (`dispatcher`), and delivers rows of any block as they finish.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from airflow_provider_raydatallm.processor.engines.feeding.dispatcher import SUS
 from airflow_provider_raydatallm.processor.engines.feeding.row import Row, RowDispatcher
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget, workers_of_feeder
 from airflow_provider_raydatallm.processor.engines.feeding.suspect_keys import SuspectKeys
-from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, Worker
-from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import (
-    PromptTokenizer,
+from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import (
+    OpenTokenizer,
     TokenizedRequest,
     name_media,
 )
+from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, Worker
 from airflow_provider_raydatallm.processor.media import cells
 from airflow_provider_raydatallm.processor.media.medium import Medium
 from airflow_provider_raydatallm.processor.media.reader import MediaReader
@@ -52,20 +52,20 @@ SILENT_SECONDS = 120.0
 class FeederSetup:
     """What all feeders of a slice have in common.
 
-    budget: of each worker. active_feeders: share the workers. suspect_keys: of requests that were in
-    engines when they died: identical ones are not sent after them. shorten_to: tokens of a prompt plus
-    max_tokens; longer prompts are shortened. postpone_over: rows with more such tokens are left to an engine
-    with a higher limit. dedup: opens what runs identical requests once. shared_workers: of an engine whose
-    workers are behind one address. groups_adapters, silent_after_s: `Dispatcher`.
+    open_tokenizer, open_workers: of the engine. budget: of each worker. active_feeders: share the workers.
+    suspect_keys: of requests that were in engines when they died: identical ones are not sent after them.
+    postpone_over: rows with more tokens (prompt plus max_tokens) are left to an engine with a higher limit.
+    dedup: opens what runs identical requests once. shared_workers: of an engine whose workers are behind one
+    address. groups_adapters, silent_after_s: `Dispatcher`.
     """
 
     job: SliceJob
+    open_tokenizer: OpenTokenizer
     open_workers: OpenWorkerPool
     deliver: AnswerSink
     budget: RowBudget
     active_feeders: ActiveFeeders
     suspect_keys: SuspectKeys
-    shorten_to: int | None = None
     postpone_over: int | None = None
     dedup: Callable[[], DedupClient] | None = None
     shared_workers: int | None = None
@@ -79,7 +79,7 @@ class Feeder:
     def __init__(self, setup: FeederSetup) -> None:
         self._setup = setup
         self._deliver = setup.deliver
-        self._tokenizer = self._new_tokenizer()
+        self._tokenizer = setup.open_tokenizer()
         self._media = MediaReader(setup.job) if setup.job.media is not None else None
         self._name = uuid.uuid4().hex[:12]
         self._pool = setup.open_workers(self._name)
@@ -87,9 +87,6 @@ class Feeder:
         # One block at a time is tokenized, in the order of the input.
         self._intake = threading.Lock()
         self._dispatcher = self._new_dispatcher()
-
-    def _new_tokenizer(self) -> Callable[[Sequence[str]], list[TokenizedRequest]]:
-        return PromptTokenizer(self._setup.job, self._setup.shorten_to)
 
     def _new_dispatcher(self) -> RowDispatcher:
         return Dispatcher(

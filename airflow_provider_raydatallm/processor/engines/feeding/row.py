@@ -21,10 +21,10 @@ _BYTES_OF_A_TOKEN = 64
 
 class Row:
     """
-    block, index: where its request is. tokens: of its prompt, int32. params: JSON text of vLLM's sampling
-    parameters. adapter: the digest of its LoRA adapter; "" without. media: what it shows beside its text;
-    dropped when it is answered. weight: in tokens, by the memory that it takes. key: of its request, where
-    identical ones run once. asked_again: while a worker was silent.
+    block, index: where its request is. tokens: of its prompt, int32. params: JSON text of what a worker is
+    asked, such as sampling parameters. adapter: the digest of its LoRA adapter; "" without. media: what it
+    shows beside its text; dropped when it is answered. weight: in tokens, by the memory that it takes. key:
+    of its request, where identical ones run once. asked_again: while a worker was silent.
     """
 
     __slots__ = (

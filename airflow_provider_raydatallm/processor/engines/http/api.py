@@ -10,8 +10,8 @@ from typing import Any
 from pydantic_core import from_json
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import TokenizedRequest
 from airflow_provider_raydatallm.processor.engines.http.replies import broken_reply, raise_error_within
-from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 #: Higher counts are none.
 _MOST_TOKENS = 1 << 31

@@ -15,13 +15,13 @@ from pydantic_core import to_json
 from airflow_provider_raydatallm.contract.spec.json_schema import subschemas
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import is_unicode, one_or_several, storable
+from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import TokenizedRequest
 from airflow_provider_raydatallm.processor.engines.http.api import Api, count, mapping
 from airflow_provider_raydatallm.processor.engines.http.replies import (
     ROW_REFUSED,
     PassingError,
     RowRefusedError,
 )
-from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 #: The key of a choice in the object that the endpoint answers: a schema's root must be an object.
 _CHOICE = "answer"

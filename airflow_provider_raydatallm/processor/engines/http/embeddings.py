@@ -12,9 +12,9 @@ from pydantic_core import to_json
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import TokenizedRequest
 from airflow_provider_raydatallm.processor.engines.http.api import Api, count, mapping
 from airflow_provider_raydatallm.processor.engines.http.replies import DoubtfulRefusalError
-from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 #: Of shorter vectors, as vLLM and PyTorch have it: a vector of zeros stays one.
 _SHORTEST = 1e-12

@@ -20,6 +20,7 @@ from airflow_provider_raydatallm.processor.engines.http.feeder import (
     HttpFeeder,
     NoWorkers,
     ask_vector_size,
+    open_api,
 )
 from airflow_provider_raydatallm.processor.engines.http.limits import SpentTokens
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
@@ -95,6 +96,7 @@ class HttpEngine(Engine):
         self._feeding = partial(
             FeederSetup,
             self.job,
+            partial(open_api, self.job),
             NoWorkers,
             budget=RowBudget(self.job.requests_in_flight, sizing.TOKENS_IN_FLIGHT),
             active_feeders=ActiveFeeders(run),

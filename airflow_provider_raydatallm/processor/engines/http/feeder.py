@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -16,7 +16,6 @@ from airflow_provider_raydatallm.processor.engines.http.client import EndpointCl
 from airflow_provider_raydatallm.processor.engines.http.dispatcher import HttpDispatcher
 from airflow_provider_raydatallm.processor.engines.http.embeddings import EmbeddingsApi
 from airflow_provider_raydatallm.processor.engines.http.limits import SpentTokens
-from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
 
 
 class HttpFeeder(Feeder):
@@ -30,19 +29,17 @@ class HttpFeeder(Feeder):
         self._spent, self._vector_size = spent, vector_size
         super().__init__(setup)
 
-    def _new_tokenizer(self) -> Callable[[Sequence[str]], list[TokenizedRequest]]:
-        return self._new_api()
-
     def _new_dispatcher(self) -> RowDispatcher:
         job = self._setup.job
-        client = EndpointClient(job, self._new_api(), self._spent)
+        client = EndpointClient(job, open_api(job, self._vector_size), self._spent)
         return HttpDispatcher(
             client, job.requests_in_flight, job.request_timeout, on_group=self._deliver_group
         )
 
-    def _new_api(self) -> Api:
-        job = self._setup.job
-        return EmbeddingsApi(job, self._vector_size) if job.task == "embed" else ChatApi(job)
+
+def open_api(job: SliceJob, vector_size: int | None = None) -> Api:
+    """Returns the API that the job's task asks."""
+    return EmbeddingsApi(job, vector_size) if job.task == "embed" else ChatApi(job)
 
 
 async def ask_vector_size(job: SliceJob) -> int:

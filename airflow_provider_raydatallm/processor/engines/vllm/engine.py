@@ -35,6 +35,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmE
 from airflow_provider_raydatallm.processor.engines.vllm.lora import lora_arguments
 from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTARTS, OwnWorkers
 from airflow_provider_raydatallm.processor.engines.vllm.repetition import repeated_share
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.engines.vllm.worker.worker import VllmWorker
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import is_folder, model_files
@@ -167,11 +168,11 @@ class VllmEngine(VllmEngineBase):
         self._feeding = partial(
             FeederSetup,
             job,
+            partial(PromptTokenizer, job, limit if job.on_too_long == "truncate" else None),
             open_workers,
             budget=self.row_budget,
             active_feeders=self._active_feeders,
             suspect_keys=self._suspect_keys,
-            shorten_to=limit if job.on_too_long == "truncate" else None,
             postpone_over=limit if job.on_too_long == "raise_limit" and self.limit_can_be_raised else None,
             dedup=self._start_dedup(in_one_process),
             shared_workers=self.workers_behind_one_address,

@@ -6,8 +6,8 @@ import logging
 import os
 import sys
 from abc import abstractmethod
-from collections.abc import Mapping
-from functools import cached_property
+from collections.abc import Callable, Mapping
+from functools import cached_property, partial
 from typing import Any
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.chat_template import che
 from airflow_provider_raydatallm.processor.engines.vllm.image_models import check_image_model
 from airflow_provider_raydatallm.processor.engines.vllm.pooling_models import check_pooling_model
 from airflow_provider_raydatallm.processor.engines.vllm.reasoning import check_reasoning_parser
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.engines.vllm.speech_models import check_speech_model
 from airflow_provider_raydatallm.processor.request.answers.grammar import check_compiles
 from airflow_provider_raydatallm.processor.sizing import model_config
@@ -122,6 +123,10 @@ class VllmEngineBase(Engine):
 
     def needs_token_lengths(self, *, raised: bool) -> bool:
         return raised or self.job.engine_kwargs.get("max_model_len") == "auto"
+
+    @property
+    def open_tokenizer(self) -> Callable[[], PromptTokenizer]:
+        return partial(PromptTokenizer, self.job)
 
     def choose_sizes(self, facts: SizingInputs) -> None:
         super().choose_sizes(facts)

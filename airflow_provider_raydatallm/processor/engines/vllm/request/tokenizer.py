@@ -3,38 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pydantic_core import from_json, to_json
+from pydantic_core import from_json
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.control_tokens import cells_of
+from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import TokenizedRequest
 from airflow_provider_raydatallm.processor.engines.vllm.request.adapter import with_adapter
 from airflow_provider_raydatallm.processor.engines.vllm.request.prompts import PROMPTS, Part
 from airflow_provider_raydatallm.processor.engines.vllm.request.text_tokenizer import TextTokenizer
-
-
-@dataclass(frozen=True)
-class TokenizedRequest:
-    """A request as vLLM takes it.
-
-    :param params: JSON text of vLLM's sampling parameters, or of what else the task asks of a worker.
-    :param total_tokens: of the prompt plus max_tokens.
-    :param shortened: whether the prompt was cut to the tokenizer's limit.
-    :param adapter: the digest of its LoRA adapter, which `params` names too; "" without.
-    :param error: why the request cannot be sent; there are no tokens then.
-    """
-
-    tokens: Sequence[int] = ()
-    params: str = "{}"
-    total_tokens: int = 0
-    shortened: bool = False
-    adapter: str = ""
-    error: Exception | None = None
 
 
 @dataclass(frozen=True)
@@ -49,12 +30,6 @@ class _Request:
     texts: list[str]
     sampling_params: dict[str, Any]
     adapter: str
-
-
-def name_media(request: str, files: Sequence[bytes]) -> str:
-    """The request with its media, by their content: so it is another one with another image."""
-    digests = [hashlib.blake2b(file, digest_size=16).hexdigest() for file in files]
-    return f'{{"media":{to_json(digests).decode()},{request[1:]}'
 
 
 class PromptTokenizer:

@@ -14,7 +14,7 @@ import pytest
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder, _cut
 from airflow_provider_raydatallm.processor.engines.feeding.row import Row
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
-from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import TokenizedRequest
+from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import TokenizedRequest
 from airflow_provider_raydatallm.processor.media.cells import MediaFile, to_array
 from airflow_provider_raydatallm.processor.media.reader import MediaReader
 from tests.support.images import BAD_IMAGES, image_file

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer, name_media
+from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import name_media
+from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.engines.vllm.request.transcript import TRANSCRIPT
 from tests.support.bert import write_bert_tokenizer
 from tests.support.slice_jobs import slice_job

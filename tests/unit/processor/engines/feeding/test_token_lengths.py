@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from airflow_provider_raydatallm.processor.engines.vllm.request.token_lengths import sample_rows
+from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import sample_rows
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from airflow_provider_raydatallm.processor.store.spans import count_rows
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import RequestTokenizer
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
 from airflow_provider_raydatallm.processor.sizing.facts import TokenLengthSample
@@ -20,17 +21,25 @@ _UNITS = 16
 _RUNS = 8
 
 
+class LengthTokenizer(RequestTokenizer, Protocol):
+    @property
+    def max_positions(self) -> int | None:
+        """Tokens that the model has positions for; None where that is unknown."""
+
+
 def sample_token_lengths(
-    job: SliceJob, plan: Plan, rows: Sequence[tuple[int, Spans]], builder: RequestBuilder
+    open_tokenizer: Callable[[], LengthTokenizer],
+    plan: Plan,
+    rows: Sequence[tuple[int, Spans]],
+    builder: RequestBuilder,
 ) -> TokenLengthSample:
     """Tokenizes the rows that `sample_rows` chose. Those whose request fails are left out.
 
+    :param open_tokenizer: the engine's (`Engine.open_tokenizer`).
     :raises SliceError: of kind `model`, when the tokenizer cannot be loaded.
     """
-    from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
-
     try:
-        tokenizer = PromptTokenizer(job)
+        tokenizer = open_tokenizer()
     except SliceError:
         raise
     except Exception as e:  # the hub and the files raise any type

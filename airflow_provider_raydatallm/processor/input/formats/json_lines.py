@@ -62,6 +62,10 @@ _ROW = re.compile(r"in row (\d+)")
 
 
 class JsonLinesFormat(TextFormat):
+    name = "jsonl"
+    title = "JSON Lines"
+    extensions = (".jsonl", ".ndjson", ".json")
+    may_lack_declared = True
     floats_count = True
     _row_in_message = re.compile(r"in row (\d+)")
     _first_number = 0

@@ -39,7 +39,8 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Codecs by file suffix.
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
-_ENCODING = "if it is written in another encoding, set source.encoding='latin-1' or the like"
+#: What to do about bytes that are not text.
+ENCODING_HINT = "if it is written in another encoding, set source.encoding='latin-1' or the like"
 
 
 class ColumnTypes:
@@ -68,6 +69,9 @@ class ColumnTypes:
 class TextFormat(FileFormat):
     """Compressed files are one range, since they allow no seek; so are files whose records can be told apart
     only by parsing all text before them (`parsed_whole`)."""
+
+    may_be_empty = True
+    scans_all = True
 
     #: Finds the record's number in the parser's message, and the number of the first record there.
     _row_in_message = re.compile(r"(?!)")
@@ -111,7 +115,7 @@ class TextFormat(FileFormat):
                     continue
                 with self._errors(path, rows, block):
                     added = types.add(self._valid(path, rows, block, header))
-                ranges.append(RowRange(rows, added, start=start, end=start + len(block)))
+                ranges.append(RowRange(rows, added, (start, start + len(block))))
                 rows += added
         if ranges and (self.parsed_whole or self._get_codec(path)):
             ranges = [RowRange(0, rows)]
@@ -143,12 +147,13 @@ class TextFormat(FileFormat):
 
     def _blocks_of(self, path: str, raw: pa.NativeFile, part: RowRange) -> Iterator[bytes]:
         """Yields the whole records of a range."""
-        if part.start is not None and part.end is not None:
+        if part.position:
+            first, end = part.position
             try:
-                raw.seek(part.start)
-                data = bytes(raw.read(part.end - part.start))
+                raw.seek(first)
+                data = bytes(raw.read(end - first))
             except OSError as e:
-                raise read_error(path, e, f", from byte {part.start:,}") from e
+                raise read_error(path, e, f", from byte {first:,}") from e
             yield data
             return
         for start, block in self._read_blocks(path, raw):
@@ -223,7 +228,7 @@ class TextFormat(FileFormat):
             line = row + block.count(b"\n", 0, e.start) + 1
             raise SliceError(
                 f"{path}, in or before record {line:,}{self._name_column(block, e.start, header)}: "
-                f"{block[e.start : e.start + 4]!r} is not valid UTF-8: {_ENCODING}; "
+                f"{block[e.start : e.start + 4]!r} is not valid UTF-8: {ENCODING_HINT}; "
                 "source.on_invalid_text='replace' puts U+FFFD there",
                 kind="input",
             ) from e

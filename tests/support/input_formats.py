@@ -13,15 +13,12 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.spec.input_formats import FormatName
 
-#: Of a range, of formats whose writer decides that.
-RANGE_ROWS = 20
+
+def _parquet(table: pa.Table, path: Path, range_rows: int) -> None:
+    pq.write_table(table, path, row_group_size=range_rows, compression="none", use_dictionary=False)
 
 
-def _parquet(table: pa.Table, path: Path) -> None:
-    pq.write_table(table, path, row_group_size=RANGE_ROWS, compression="none", use_dictionary=False)
-
-
-def _csv(table: pa.Table, path: Path) -> None:
+def _csv(table: pa.Table, path: Path, range_rows: int) -> None:
     def cell(value: object) -> str:
         if isinstance(value, str):
             return '"{}"'.format(value.replace('"', '""'))
@@ -31,21 +28,22 @@ def _csv(table: pa.Table, path: Path) -> None:
     path.write_text("\n".join([",".join(table.column_names), *(",".join(map(cell, row)) for row in rows)]))
 
 
-def _json_lines(table: pa.Table, path: Path) -> None:
+def _json_lines(table: pa.Table, path: Path, range_rows: int) -> None:
     path.write_text("".join(f"{json.dumps(row, default=str)}\n" for row in table.to_pylist()))
 
 
-#: Write the rows of a table, those of equal texts in files of equal size.
-WRITERS: dict[FormatName, Callable[[pa.Table, Path], None]] = {
+#: Write the rows of a table uncompressed, so many in a range where writers cut ranges, and texts of equal
+#: length in files of equal size.
+WRITERS: dict[FormatName, Callable[[pa.Table, Path, int], None]] = {
     "parquet": _parquet,
     "csv": _csv,
     "jsonl": _json_lines,
 }
 
 
-def write_input(path: Path, table: pa.Table) -> None:
+def write_input(path: Path, table: pa.Table, range_rows: int = 1000) -> None:
     """Writes a file in the format that its name ends with, perhaps before `.gz`."""
     name = path.name.removesuffix(".gz").rpartition(".")[2]
-    WRITERS[name](table, path)  # type: ignore[index]
+    WRITERS[name](table, path, range_rows)  # type: ignore[index]
     if path.suffix == ".gz":
         path.write_bytes(gzip.compress(path.read_bytes(), compresslevel=0, mtime=0))

@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.processor.input.formats.text import (
     ColumnTypes,
     TextFormat,
 )
+from airflow_provider_raydatallm.processor.input.types.convert import conform
 from airflow_provider_raydatallm.processor.input.types.declared import parse_path
 from airflow_provider_raydatallm.processor.input.types.lossless import holds_number
 from airflow_provider_raydatallm.processor.input.types.plain import plain_schema
@@ -185,6 +186,7 @@ class CsvFormat(TextFormat):
 
 class _CsvTypes(ColumnTypes):
     def __init__(self, csv_format: CsvFormat, header: Sequence[str]) -> None:
+        super().__init__()
         self._format = csv_format
         self._header = header
 
@@ -196,6 +198,7 @@ class _CsvTypes(ColumnTypes):
         except pa.ArrowInvalid as e:
             raise pa.ArrowInvalid(_COLUMN.sub(self._name_column, str(e))) from e
         self._check_floats(block, table)
+        self.add_values(conform(table, self.schema(), {}), self.schema())
         return int(table.num_rows)
 
     def _name_column(self, match: re.Match[str]) -> str:

@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.input.formats.base import (
 from airflow_provider_raydatallm.processor.input.listing import InputFile
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
 from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath, leaves
-from airflow_provider_raydatallm.processor.input.types.values import values_at
+from airflow_provider_raydatallm.processor.input.types.values import has_range, range_of, values_at
 
 #: Bytes of text in a range: small enough to parse in memory, large enough that parsing dominates the cost.
 TEXT_RANGE_BYTES = 16 << 20
@@ -44,7 +44,13 @@ ENCODING_HINT = "if it is written in another encoding, set source.encoding='lati
 
 
 class ColumnTypes:
-    """The types of a file's columns, as its blocks show them one after the other."""
+    """The types of a file's columns, as its blocks show them one after the other.
+
+    :ivar value_ranges: of the values so far.
+    """
+
+    def __init__(self) -> None:
+        self.value_ranges: dict[ColumnPath, ValueRange] = {}
 
     @abstractmethod
     def add(self, block: bytes) -> int:
@@ -62,8 +68,14 @@ class ColumnTypes:
         """Declared columns that no record has."""
         return frozenset()
 
-    def value_ranges(self) -> dict[ColumnPath, ValueRange]:
-        return {}
+    def add_values(self, table: pa.Table, types: pa.Schema) -> None:
+        """:param types: of the columns. Those with ranges have them in the table, too."""
+        for path, kind in leaves(pa.struct(list(types)), ()):
+            if not has_range(kind):
+                continue
+            for values in values_at(table.column(path[0]), path[1:]):
+                if (found := range_of(values)) is not None:
+                    self.value_ranges[path] = self.value_ranges.get(path, found) | found
 
 
 class TextFormat(FileFormat):
@@ -121,7 +133,7 @@ class TextFormat(FileFormat):
             ranges = [RowRange(0, rows)]
         if types is None:
             return FileScan(pa.schema([]), ())
-        return FileScan(types.schema(), tuple(ranges), absent=types.absent, value_ranges=types.value_ranges())
+        return FileScan(types.schema(), tuple(ranges), absent=types.absent, value_ranges=types.value_ranges)
 
     @contextlib.contextmanager
     def reader(self, file: PlannedFile) -> Iterator[RangeReader]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
@@ -29,14 +30,16 @@ from tests.support.input_formats import WRITERS, write_input
 
 ROWS = 100
 #: Declared, since text has no types.
-TYPES = {"n": "int64", "amount": "decimal128(12, 2)", "at": "timestamp[us]", "day": "date32"}
+TYPES = {
+    "n": "int64", "amount": "decimal128(12, 2)", "at": "timestamp[us]", "day": "date32", "none": "int64",
+}  # fmt: skip
 TABLE = pa.table(
     {
         "n": pa.array([None if i % 7 == 3 else i - 20 for i in range(ROWS)], pa.int64()),
         "amount": pa.array([Decimal(i * 100 + 25) / 100 for i in range(ROWS)], pa.decimal128(12, 2)),
         "at": pa.array([dt.datetime(2026, 1, 31, 5, 0, 0, i + 1) for i in range(ROWS)], pa.timestamp("us")),
         "day": pa.array([dt.date(2026, 1, 1) + dt.timedelta(i) for i in range(ROWS)], pa.date32()),
-        "none": pa.array([None] * ROWS, pa.string()),
+        "none": pa.array([None] * ROWS, pa.int64()),
         "x": [f'row {i:04}, "ünï"' for i in range(ROWS)],
     }
 )
@@ -52,7 +55,7 @@ def name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> For
 def file_in(folder: Path, name: FormatName, table: pa.Table = TABLE, stem: str = "a") -> Path:
     path = folder / f"{stem}.{name}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_input(path, table)
+    write_input(path, table, 20)
     return path
 
 
@@ -77,20 +80,22 @@ def test_file_is_known_by_each_extension_of_its_format_and_by_that_alone(
     tmp_path: Path, name: FormatName
 ) -> None:
     others = [ext for one in FORMATS.values() if one.name != name for ext in one.extensions]
+    path = file_in(tmp_path, name)
     for extension in FORMATS[name].extensions:
         assert extension not in others
-        file_in(tmp_path, name).rename(tmp_path / f"a{extension.upper()}")
+        path = path.rename(tmp_path / f"a{extension.upper()}")
         assert plan_of(tmp_path).format == name
-        (tmp_path / f"a{extension.upper()}").rename(tmp_path / "a.bin")
-        assert plan_of(tmp_path, input_format=name).rows == ROWS
+    path.rename(tmp_path / "a.bin")
+    assert plan_of(tmp_path, input_format=name).rows == ROWS
 
 
 def test_ranges_follow_each_other_and_have_all_rows(tmp_path: Path, name: FormatName) -> None:
     plan = plan_of(file_in(tmp_path, name))
     ranges = [unit.range for unit in plan.units]
     assert len(ranges) > 2
-    assert [part.first_row for part in ranges] == [sum(p.rows for p in ranges[:i]) for i in range(len(ranges))]
-    assert plan.rows == sum(part.rows for part in ranges) == ROWS
+    ends = [part.first_row + part.rows for part in ranges]
+    assert [part.first_row for part in ranges] == [0, *ends[:-1]]
+    assert plan.rows == ends[-1] == ROWS
     assert rows_of(plan) == TABLE.to_pylist()
 
 
@@ -133,6 +138,18 @@ def test_declared_type_that_lacks_a_value_is_refused_before_a_row_is_paid(
     assert (refused.value.kind, cluster.answered) == ("input", 0)
 
 
+def test_wider_values_than_the_table_has_change_its_type_where_that_is_accepted(
+    tmp_path: Path, name: FormatName
+) -> None:
+    for key, kind, value in (("2026-01-30", "int32", 1), ("2026-01-31", "int64", 2**40)):
+        path = file_in(tmp_path / key, name, pa.table({"n": [value], "x": ["a"]}))
+        given = {"slice_key": key, "column_types": {"n": kind}, "prompt": "{x}"}
+        wide = job(path, output_path=f"{tmp_path}/out", on_schema_change="accept", **given)
+        run_in_process(wide)
+        published = pq.read_table(wide.slice_path, partitioning=None)["n"]
+        assert (str(published.type), published.to_pylist()) == (kind, [value])
+
+
 def test_range_of_a_columns_values_is_that_of_all_rows(tmp_path: Path, name: FormatName) -> None:
     path = file_in(tmp_path, name)
     fs, _ = open_fs(str(path))
@@ -141,13 +158,13 @@ def test_range_of_a_columns_values_is_that_of_all_rows(tmp_path: Path, name: For
     file = get_input_file(fs, str(path))
     scan: FileScan = one.scan(file)
     assert scan.schema.names == TABLE.column_names
-    found = {column: one.value_range(file, scan, (column,)) for column in TABLE.column_names}
+    found = {column: one.value_range(file, scan, (column,)) for column in TYPES}
     first = TABLE["at"].cast(pa.int64())[0].as_py()
     day = TABLE["day"].cast(pa.int32())[0].as_py()
     assert found == {
         "n": ValueRange(-20, ROWS - 21), "amount": ValueRange(25, (ROWS - 1) * 100 + 25),
         "at": ValueRange(first, first + ROWS - 1), "day": ValueRange(day, day + ROWS - 1),
-        "none": None, "x": None,
+        "none": None,
     }  # fmt: skip
 
 

@@ -159,11 +159,11 @@ def test_range_of_a_columns_values_is_that_of_all_rows(tmp_path: Path, name: For
     scan: FileScan = one.scan(file)
     assert scan.schema.names == TABLE.column_names
     found = {column: one.value_range(file, scan, (column,)) for column in TYPES}
-    first = TABLE["at"].cast(pa.int64())[0].as_py()
+    at = TABLE["at"].cast(scan.schema.field("at").type).cast(pa.int64())
     day = TABLE["day"].cast(pa.int32())[0].as_py()
     assert found == {
         "n": ValueRange(-20, ROWS - 21), "amount": ValueRange(25, (ROWS - 1) * 100 + 25),
-        "at": ValueRange(first, first + ROWS - 1), "day": ValueRange(day, day + ROWS - 1),
+        "at": ValueRange(at[0].as_py(), at[-1].as_py()), "day": ValueRange(day, day + ROWS - 1),
         "none": None,
     }  # fmt: skip
 
@@ -208,6 +208,17 @@ def test_file_that_changed_since_it_was_planned_is_never_read(tmp_path: Path, na
         with pytest.raises(SliceError, match="changed while the slice ran") as refused:
             read()
         assert refused.value.kind == "transient"
+
+
+def test_no_row_is_read_of_a_file_that_is_written_to_meanwhile(tmp_path: Path, name: FormatName) -> None:
+    path = file_in(tmp_path, name)
+    plan = plan_of(path)
+    reader = plan.reader()
+    assert next(reader.read(plan.units[0])).num_rows
+    with path.open("r+b") as file:
+        file.write(path.read_bytes()[:1])  # which is there already
+    with pytest.raises(SliceError, match="changed while the slice ran"):
+        next(reader.read(plan.units[1]))
 
 
 def test_hive_folders_become_columns_and_select_the_slice(tmp_path: Path, name: FormatName) -> None:

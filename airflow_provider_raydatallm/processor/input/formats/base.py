@@ -145,14 +145,16 @@ class FileFormat(ABC):
 
         Returns it with a check that it still is that file, for before rows leave this room. A disk reads on
         in the opened file, whatever happens to its path, and S3 refuses to read on once the object was
-        replaced. Other stores are asked again.
+        replaced. Other stores are asked again. Where the store failed, its own error is raised, whatever a
+        parser made of it.
 
         :param read_ahead: False for reads of known sizes.
         :raises SliceError: of kind "transient" when it is another file, or becomes one.
         """
+        failures: list[Exception] = []
         with contextlib.ExitStack() as opened:
             try:
-                handle, info = self._open(file, read_ahead, opened)
+                handle, info = self._open(file, read_ahead, opened, failures)
             except FileNotFoundError as e:
                 raise changed_error(file.path) from e
             except PermissionError as e:
@@ -171,13 +173,18 @@ class FileFormat(ABC):
                     check()
                 except OSError:
                     raise e from None
+                if failures and (failed := read_error(file.path, failures[0], "")).kind == "transient":
+                    raise failed from e
                 raise
             check_again()
 
     def _open(
-        self, file: InputFile, read_ahead: bool, opened: contextlib.ExitStack
+        self, file: InputFile, read_ahead: bool, opened: contextlib.ExitStack, failures: list[Exception]
     ) -> tuple[pa.NativeFile, Callable[[], InputFile]]:
-        """Returns the opened file, and what tells which one it is."""
+        """Returns the opened file, and what tells which one it is.
+
+        :param failures: gets the errors of the store.
+        """
         path = file.path
         if isinstance(self.fs, LocalFileSystem):
             try:
@@ -195,16 +202,17 @@ class FileFormat(ABC):
             known = details.pop() if details else None
             return describe_object(path, known) if known else get_input_file(self.fs, path)
 
-        return opened.enter_context(pa.PythonFile(_WholeReads(raw, file), mode="r")), info
+        return opened.enter_context(pa.PythonFile(_WholeReads(raw, file, failures), mode="r")), info
 
 
 class _WholeReads(io.RawIOBase):
     """An object, whose reads give all bytes that were asked for: what lies between may end an answer
     early."""
 
-    def __init__(self, raw: io.IOBase, file: InputFile) -> None:
+    def __init__(self, raw: io.IOBase, file: InputFile, failures: list[Exception]) -> None:
         self._raw = raw
         self._file = file
+        self._failures = failures
 
     def readable(self) -> bool:
         return True
@@ -213,6 +221,13 @@ class _WholeReads(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
+        try:
+            return self._read_whole(size)
+        except Exception as e:
+            self._failures.append(e)
+            raise
+
+    def _read_whole(self, size: int) -> bytes:
         start = self._raw.tell()
         left = self._file.size - start
         wanted = left if size < 0 else min(size, left)

@@ -18,7 +18,11 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.input.formats.csv_files import CsvFormat
+from airflow_provider_raydatallm.processor.input.formats.options import ReadOptions
+from airflow_provider_raydatallm.processor.input.listing import get_input_file
 from airflow_provider_raydatallm.processor.input.survey import make_plan
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.processor.storage.store import Store
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.input_formats import WRITERS, write_input
@@ -190,6 +194,26 @@ def _read_in_a_gigabyte(folder: str) -> None:
         rows += table.num_rows
     assert rows == 4096
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10  # KiB
+
+
+def test_failure_of_the_store_stays_one_whatever_a_parser_makes_of_it(
+    s3_store: Store, dialect: Dialect
+) -> None:
+    s3_store.put("in/a.csv", b"x\n" * 100)
+    fs, path = open_fs(f"{s3_store.url}/in/a.csv")
+    file = get_input_file(fs, path)
+
+    def parse() -> None:
+        with CsvFormat(fs, ReadOptions()).open(file) as (raw, _):
+            try:
+                raw.read()
+            except SliceError:
+                raise ValueError("not a readable file") from None
+
+    dialect.cut_ranges = -1
+    with pytest.raises(SliceError, match="A proxy may cut") as caught:
+        parse()
+    assert caught.value.kind == "transient"
 
 
 @pytest.mark.parametrize("name", [*(f"a.{name}" for name in WRITERS), "a.csv.gz"])

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from airflow.sdk import ObjectStoragePath, XComArg
     from airflow.sdk.definitions._internal.templater import LiteralValue
 
+    from airflow_provider_raydatallm.contract.spec.input_formats import InputFormat
+
     Later: TypeAlias = str | XComArg
     #: With `airflow.sdk.literal`, which keeps braces as they are.
     Text: TypeAlias = Later | LiteralValue
@@ -96,7 +98,7 @@ class Engine(TypedDict, total=False):
 class Source(TypedDict, total=False):
     """How the input is read.
 
-    :param format: `parquet`, `csv`, `jsonl`, or `auto`: by file name.
+    :param format: of the files; `auto` goes by their extensions.
     :param column: reads only rows (or Hive folders) of the dataset `input_path` whose column equals the slice
         key.
     :param slice_format: `strftime` format of a slice key that comes from a date. Default: `%Y-%m-%d`. An
@@ -104,7 +106,7 @@ class Source(TypedDict, total=False):
     :param column_types: Arrow types of columns, and of fields in them: `{"amount": "decimal(12, 2)",
         "user.id": "int64", "orders[].at": "timestamp[us, tz=UTC]"}`. CSV columns are text by default.
     :param csv: `delimiter`, `quote_char`, `escape_char` of CSV files other than RFC 4180.
-    :param encoding: of CSV and JSON Lines files. Default: `utf-8`.
+    :param encoding: of text files. Default: `utf-8`.
     :param on_invalid_text: text that is not valid in its encoding: `fail`, or `replace` it with U+FFFD.
     :param max_rows: a trial: answer only the first rows, into a table of its own. Empty: all.
     :param trial: name of the trial's table, `<table>.trial/<name>/`. Default: `first-<n>`. Give people tables
@@ -114,7 +116,7 @@ class Source(TypedDict, total=False):
         published slices.
     """
 
-    format: Literal["auto", "parquet", "csv", "jsonl"] | Later
+    format: InputFormat | Later
     column: Later
     slice_format: Later
     column_types: Mapping[str, str] | XComArg

@@ -76,8 +76,8 @@ class RayLLMBatchOperator(SliceTask):
     column, too few GPUs) fails before an engine starts. None of these is retried. Ray shows a job's
     environment to holders of the cluster's token.
 
-    :param input_path: file, folder, glob or dataset root of Parquet, CSV or JSON Lines files; `{slice}`
-        stands for the slice key.
+    :param input_path: file, folder, glob or dataset root, of files in one of the formats of `source.format`;
+        `{slice}` stands for the slice key.
     :param output_path: root of the published table. Without `{slice}`, the slice goes to
         `<output_path>/ds=<slice key>/`.
     :param model_source: hub id, folder on every node, or `s3://` address; of an endpoint, its name there.

@@ -34,6 +34,7 @@ from airflow_provider_raydatallm.contract.slice_paths import (
     slice_paths,
 )
 from airflow_provider_raydatallm.contract.spec.adapter import AdapterSpec
+from airflow_provider_raydatallm.contract.spec.input_formats import InputFormat
 
 #: A slice key that comes from a date.
 SLICE_FORMAT = "%Y-%m-%d"
@@ -103,7 +104,7 @@ class SliceJob(AdapterSpec):
 
     # Input and output
     input_path: str = Field(min_length=1)
-    input_format: Literal["auto", "parquet", "csv", "jsonl"] = "auto"
+    input_format: InputFormat = "auto"
     columns: Texts | None = None
     column_types: dict[str, str] = Field(default_factory=dict)
     csv_options: CsvOptions = CsvOptions()

@@ -16,25 +16,20 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions
+from airflow_provider_raydatallm.contract.spec.input_formats import FormatName
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.input.formats.base import (
     FileFormat,
     PlannedFile,
     RangeReader,
-    ReadOptions,
     RowRange,
     changed_error,
 )
-from airflow_provider_raydatallm.processor.input.formats.registry import FORMATS, FormatName
+from airflow_provider_raydatallm.processor.input.formats.options import ReadOptions
+from airflow_provider_raydatallm.processor.input.formats.registry import FORMATS
 from airflow_provider_raydatallm.processor.input.listing import Listing, get_input_file, short_hash
 from airflow_provider_raydatallm.processor.input.slice_filter import SliceFilter
-from airflow_provider_raydatallm.processor.input.types.codec import (
-    from_json,
-    schema_from_json,
-    schema_to_json,
-    to_json,
-)
+from airflow_provider_raydatallm.processor.input.types.codec import schema_from_json, schema_to_json
 from airflow_provider_raydatallm.processor.input.types.convert import conform
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 
@@ -125,26 +120,21 @@ class Plan:
         files = list(dict.fromkeys(u.file for u in self.units))
         headers = list(dict.fromkeys(f.header for f in files))
         file_index, header_index = ({v: i for i, v in enumerate(values)} for values in (files, headers))
-        types = self.options.types.items()
         return {
             **{name: getattr(self, name) for name in _JSON_FIELDS},
-            "options": {
-                **{
-                    name: getattr(self.options, name)
-                    for name in ("columns", "encoding", "replaces_invalid_text")
-                },
-                "types": {name: to_json(kind) for name, kind in types},
-                "csv": self.options.csv.model_dump(),
-            },
+            "options": self.options.to_json(),
             "source_schema": schema_to_json(self.source_schema),
             "schema": schema_to_json(self.schema),
             "slice_filter": asdict(self.slice_filter) if self.slice_filter else None,
             "input_files": [
-                [f.path, f.size, f.version, f.partition, f.digest, f.nanoseconds, f.key] for f in files
+                [f.path, f.size, f.version, f.partition, f.digest, f.notes, f.key] for f in files
             ],
             "headers": headers,
             "header_of": [header_index[f.header] for f in files],
-            "units": [[file_index[u.file], u.rows, *vars(u.range).values()] for u in self.units],
+            "units": [
+                [file_index[u.file], u.rows, u.range.first_row, u.range.rows, *u.range.position]
+                for u in self.units
+            ],
         }
 
     @classmethod
@@ -174,23 +164,16 @@ class Plan:
                 partition=tuple((k, v) for k, v in partition),
                 header=headers[header],
                 digest=digest,
-                nanoseconds=tuple(nanoseconds),
+                notes=tuple(notes),
                 key=key,
             )
-            for (path, size, version, partition, digest, nanoseconds, key), header in zip(
+            for (path, size, version, partition, digest, notes, key), header in zip(
                 value["input_files"], value["header_of"], strict=True
             )
         ]
-        options = value["options"]
         return cls(
             **{name: value[name] for name in _JSON_FIELDS},
-            options=ReadOptions(
-                columns=None if options["columns"] is None else tuple(options["columns"]),
-                types={name: from_json(kind) for name, kind in options["types"].items()},
-                csv=CsvOptions(**options["csv"]),
-                encoding=options["encoding"],
-                replaces_invalid_text=options["replaces_invalid_text"],
-            ),
+            options=ReadOptions.from_json(value["options"]),
             source_schema=schema_from_json(value["source_schema"]),
             schema=schema_from_json(value["schema"]),
             units=tuple(_unit(files, *numbers) for numbers in value["units"]),
@@ -198,11 +181,14 @@ class Plan:
         )
 
 
-def _unit(files: Sequence[PlannedFile], file: int, rows: int, *part: int) -> Unit:
+def _unit(
+    files: Sequence[PlannedFile], file: int, rows: int, first: int, of_range: int, *position: int
+) -> Unit:
     """:raises ValueError: for a number that no plan has."""
-    if not (type(file) is type(rows) is int and file >= 0 and 0 <= rows <= MAX_UNIT_ROWS):
-        raise ValueError(f"it has a unit of {rows!r} rows of file {file!r}")
-    return Unit(files[file], RowRange(*part), rows)
+    numbers = (file, rows, first, of_range, *position)
+    if not (all(type(one) is int for one in numbers) and file >= 0 and 0 <= rows <= MAX_UNIT_ROWS):
+        raise ValueError(f"it has a unit of {rows!r} rows of file {file!r}, at {position!r}")
+    return Unit(files[file], RowRange(first, of_range, position), rows)
 
 
 class InputReader:

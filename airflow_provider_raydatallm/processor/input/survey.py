@@ -20,8 +20,9 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.input.file_types import ScannedFile, unify_files
 from airflow_provider_raydatallm.processor.input.folders import check_folders, check_rows_in_folder
-from airflow_provider_raydatallm.processor.input.formats.base import FileScan, PlannedFile, ReadOptions
-from airflow_provider_raydatallm.processor.input.formats.registry import FORMATS, FormatName, guess_format
+from airflow_provider_raydatallm.processor.input.formats.base import FileScan, PlannedFile
+from airflow_provider_raydatallm.processor.input.formats.options import ReadOptions
+from airflow_provider_raydatallm.processor.input.formats.registry import FORMATS, find_format
 from airflow_provider_raydatallm.processor.input.listing import (
     InputFile,
     Listing,
@@ -32,7 +33,7 @@ from airflow_provider_raydatallm.processor.input.listing import (
 from airflow_provider_raydatallm.processor.input.plan import STORAGE_THREADS, InputReader, Plan, Unit
 from airflow_provider_raydatallm.processor.input.slice_filter import build_slice_filter, slice_filter
 from airflow_provider_raydatallm.processor.input.types.codec import to_json
-from airflow_provider_raydatallm.processor.input.types.declared import parse_path, parse_type, undeclared
+from airflow_provider_raydatallm.processor.input.types.declared import parse_path, undeclared
 from airflow_provider_raydatallm.processor.input.types.known import (
     NO_COLUMNS,
     AnyValues,
@@ -117,11 +118,12 @@ class Survey:
                 for own in sorted(columns[lacking[0]])
                 if own.strip().casefold() == name.strip().casefold()
             ]
-            absent = "; source.column_types says of a JSON Lines column that it may be absent"
+            fmt = FORMATS[self.base.format]
+            absent = f"; source.column_types says of a {fmt.title} column that it may be absent"
             raise SliceError(
                 f"column {name!r}, which the request or the slice needs, is missing in {where}"
                 f"{f', which has {near[0]!r}' if near else ''}: give all files that column"
-                f"{absent if self.base.format == 'jsonl' else ''}",
+                f"{absent if fmt.may_lack_declared else ''}",
                 kind="input",
             )
 
@@ -140,19 +142,13 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
         types do not go together.
     """
     listing = listing or list_input(job)
-    fmt = _get_format(listing.files, job)
-    options = ReadOptions(
-        columns=_wanted_columns(job),
-        types={path: parse_type(path, text) for path, text in job.column_types.items()},
-        csv=job.csv_options,
-        encoding=job.encoding,
-        replaces_invalid_text=job.on_invalid_text == "replace",
-    )
-    reader = FORMATS[fmt](open_fs(job.resolved_input_path)[0], options)
-    listed = [f for f in listing.files if f.size or fmt == "parquet"]
+    fmt = job.input_format
+    name = find_format(f.path for f in listing.files) if fmt == "auto" else fmt
+    options = ReadOptions.of(job)
+    reader = FORMATS[name](open_fs(job.resolved_input_path)[0], options)
+    listed = [f for f in listing.files if f.size or not reader.may_be_empty]
     check_folders(job, listed)
-    # Reading a footer is mostly waiting; text is parsed as a whole, one file after another.
-    with ThreadPoolExecutor(STORAGE_THREADS if fmt == "parquet" else 1) as pool:
+    with ThreadPoolExecutor(1 if reader.scans_all else STORAGE_THREADS) as pool:
         files = [ScannedFile.of(*one) for one in zip(listed, pool.map(reader.scan, listed), strict=True)]
     reader.check_headers([(one.file.path, one.scan.schema.names) for one in files])
     _check_columns(files)
@@ -176,7 +172,7 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
         files,
         Plan(
             url=job.resolved_input_path,
-            format=fmt,
+            format=name,
             options=options,
             source_schema=pa.schema([*types.schema, *unknown]),
             schema=published_types(columns, known, types),
@@ -227,31 +223,7 @@ class _FileKeys:
             types = {name: kind for name, kind in self._types.items() if name in own}
             self._rules[columns] = short_hash([self._rule, types])
         key = short_hash([file.identity, scan.digest, self._rules[columns]])
-        return PlannedFile(
-            **vars(file), header=header, digest=scan.digest, nanoseconds=scan.nanoseconds, key=key
-        )
-
-
-def _get_format(files: Sequence[InputFile], job: SliceJob) -> FormatName:
-    if job.input_format != "auto":
-        return job.input_format
-    by_format: dict[FormatName, str] = {}
-    for file in files:
-        by_format.setdefault(guess_format(file.path), file.path)
-    if len(by_format) > 1:
-        raise SliceError(
-            f"input_path matches files of several formats: {', '.join(by_format.values())}; narrow it",
-            kind="input",
-        )
-    return next(iter(by_format), "parquet")
-
-
-def _wanted_columns(job: SliceJob) -> tuple[str, ...] | None:
-    """The columns that are published or read for something else; None for all."""
-    if job.columns is None:
-        return None
-    others = [job.slice_column, job.media.column if job.media is not None else None]
-    return (*job.columns, *(name for name in others if name is not None and name not in job.columns))
+        return PlannedFile(**vars(file), header=header, digest=scan.digest, notes=scan.notes, key=key)
 
 
 def _check_columns(files: Sequence[ScannedFile]) -> None:

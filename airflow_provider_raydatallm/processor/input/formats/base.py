@@ -14,14 +14,15 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from typing import ClassVar
 
 import fsspec
 import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions
+from airflow_provider_raydatallm.contract.spec.input_formats import FormatName
+from airflow_provider_raydatallm.processor.input.formats.options import ReadOptions
 from airflow_provider_raydatallm.processor.input.listing import (
     InputFile,
     describe_disk_file,
@@ -38,37 +39,16 @@ MAX_FIELDS = 10_000
 
 
 @dataclass(frozen=True)
-class ReadOptions:
-    """How files are read.
-
-    :ivar columns: those that are wanted; None for all.
-    :ivar types: declared ones, by their paths as people write them.
-    """
-
-    columns: tuple[str, ...] | None = None
-    types: Mapping[str, pa.DataType] = field(default_factory=dict)
-    csv: CsvOptions = field(default_factory=CsvOptions)
-    encoding: str = "utf-8"
-    replaces_invalid_text: bool = False
-
-    def wants(self, column: str) -> bool:
-        return self.columns is None or column in self._chosen
-
-    @cached_property
-    def _chosen(self) -> frozenset[str]:
-        return frozenset(self.columns or ())
-
-
-@dataclass(frozen=True)
 class RowRange:
-    """Rows of one file that are read together: a `row_group` of Parquet, bytes from `start` to `end` of text,
-    or the whole file."""
+    """Rows of one file that are read together.
+
+    :ivar position: where they are, in the numbers of the format, such as a row group of Parquet; those of
+        text are the first byte and the one behind the last, or none for the whole file.
+    """
 
     first_row: int
     rows: int
-    row_group: int | None = None
-    start: int | None = None
-    end: int | None = None
+    position: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -77,7 +57,7 @@ class FileScan:
 
     :ivar digest: of the part of the content that the scan knows whole (a Parquet footer); else "".
     :ivar refused: columns that cannot be read as what they are: why, and what to do.
-    :ivar nanoseconds: see `RowGroups`.
+    :ivar notes: names that the format's reader needs again, such as `RowGroups`'s columns in nanoseconds.
     :ivar absent: declared columns that it does not have, and that count as null there.
     :ivar value_ranges: of columns whose values were all seen; others are asked for
         (`FileFormat.value_range`).
@@ -87,7 +67,7 @@ class FileScan:
     ranges: tuple[RowRange, ...]
     digest: str = ""
     refused: Mapping[str, str] = field(default_factory=dict)
-    nanoseconds: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     absent: frozenset[str] = frozenset()
     value_ranges: Mapping[ColumnPath, ValueRange] = field(default_factory=dict)
 
@@ -102,7 +82,7 @@ class PlannedFile(InputFile):
 
     header: tuple[str, ...] = ()
     digest: str = ""
-    nanoseconds: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     key: str = ""
 
 
@@ -111,8 +91,24 @@ RangeReader = Callable[[RowRange, pa.Schema], Iterator[pa.Table]]
 
 
 class FileFormat(ABC):
+    """What a format says of itself is all that others know of it."""
+
+    #: What specs and plans call it.
+    name: ClassVar[FormatName]
+    #: What people call it.
+    title: ClassVar[str]
+    #: Of its files, in lower case; that of a compression may follow.
+    extensions: ClassVar[tuple[str, ...]]
+    #: Extensions of files that it reads only with options: what such a file is, and which to set.
+    extensions_with_options: ClassVar[Mapping[str, str]] = {}
+    #: Whether a file of no bytes has no rows. Else it is damaged.
+    may_be_empty: ClassVar[bool] = False
+    #: Whether a scan parses the whole file, so that several at once gain nothing. Else it mostly waits.
+    scans_all: ClassVar[bool] = False
+    #: Whether a file may lack a column of a declared type, which is null there.
+    may_lack_declared: ClassVar[bool] = False
     #: Whether its integers may be read as floats that are equal: its numbers have no types.
-    floats_count = False
+    floats_count: ClassVar[bool] = False
 
     def __init__(self, fs: fsspec.AbstractFileSystem, options: ReadOptions) -> None:
         self.fs = fs
@@ -149,14 +145,16 @@ class FileFormat(ABC):
 
         Returns it with a check that it still is that file, for before rows leave this room. A disk reads on
         in the opened file, whatever happens to its path, and S3 refuses to read on once the object was
-        replaced. Other stores are asked again.
+        replaced. Other stores are asked again. Where the store failed, its own error is raised, whatever a
+        parser made of it.
 
         :param read_ahead: False for reads of known sizes.
         :raises SliceError: of kind "transient" when it is another file, or becomes one.
         """
+        failures: list[Exception] = []
         with contextlib.ExitStack() as opened:
             try:
-                handle, info = self._open(file, read_ahead, opened)
+                handle, info = self._open(file, read_ahead, opened, failures)
             except FileNotFoundError as e:
                 raise changed_error(file.path) from e
             except PermissionError as e:
@@ -175,13 +173,18 @@ class FileFormat(ABC):
                     check()
                 except OSError:
                     raise e from None
+                if failures and (failed := read_error(file.path, failures[0], "")).kind == "transient":
+                    raise failed from e
                 raise
             check_again()
 
     def _open(
-        self, file: InputFile, read_ahead: bool, opened: contextlib.ExitStack
+        self, file: InputFile, read_ahead: bool, opened: contextlib.ExitStack, failures: list[Exception]
     ) -> tuple[pa.NativeFile, Callable[[], InputFile]]:
-        """Returns the opened file, and what tells which one it is."""
+        """Returns the opened file, and what tells which one it is.
+
+        :param failures: gets the errors of the store.
+        """
         path = file.path
         if isinstance(self.fs, LocalFileSystem):
             try:
@@ -199,16 +202,17 @@ class FileFormat(ABC):
             known = details.pop() if details else None
             return describe_object(path, known) if known else get_input_file(self.fs, path)
 
-        return opened.enter_context(pa.PythonFile(_WholeReads(raw, file), mode="r")), info
+        return opened.enter_context(pa.PythonFile(_WholeReads(raw, file, failures), mode="r")), info
 
 
 class _WholeReads(io.RawIOBase):
     """An object, whose reads give all bytes that were asked for: what lies between may end an answer
     early."""
 
-    def __init__(self, raw: io.IOBase, file: InputFile) -> None:
+    def __init__(self, raw: io.IOBase, file: InputFile, failures: list[Exception]) -> None:
         self._raw = raw
         self._file = file
+        self._failures = failures
 
     def readable(self) -> bool:
         return True
@@ -217,6 +221,13 @@ class _WholeReads(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
+        try:
+            return self._read_whole(size)
+        except Exception as e:
+            self._failures.append(e)
+            raise
+
+    def _read_whole(self, size: int) -> bytes:
         start = self._raw.tell()
         left = self._file.size - start
         wanted = left if size < 0 else min(size, left)

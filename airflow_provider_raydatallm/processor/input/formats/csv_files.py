@@ -17,21 +17,36 @@ import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions
-from airflow_provider_raydatallm.processor.input.formats.text import BYTE_ORDER_MARK, ColumnTypes, TextFormat
+from airflow_provider_raydatallm.processor.input.formats.text import (
+    BYTE_ORDER_MARK,
+    ENCODING_HINT,
+    ColumnTypes,
+    TextFormat,
+)
+from airflow_provider_raydatallm.processor.input.types.convert import conform
 from airflow_provider_raydatallm.processor.input.types.declared import parse_path
 from airflow_provider_raydatallm.processor.input.types.lossless import holds_number
 from airflow_provider_raydatallm.processor.input.types.plain import plain_schema
 from airflow_provider_raydatallm.processor.input.types.values import rows_beyond_exact_integers
 
 _MAX_HEADER_BYTES = 1 << 20
-_ENCODING = "if it is written in another encoding, set source.encoding='latin-1' or the like"
 #: How the parser names a column.
 _COLUMN = re.compile(r"In CSV column #(\d+): ")
 #: The first line that spreadsheets write to name the delimiter.
 _SEPARATOR = re.compile(rb'\s*"?sep=(.)"?\r?\n', re.IGNORECASE)
 
 
+_TABS = (
+    "holds columns between tabs, to go by its extension: set source.format='csv' and "
+    "source.csv={'delimiter': '\\t'}"
+)
+
+
 class CsvFormat(TextFormat):
+    name = "csv"
+    title = "CSV"
+    extensions = (".csv",)
+    extensions_with_options = {".tsv": _TABS, ".tab": _TABS}
     _row_in_message = re.compile(r"Row #(\d+)")
 
     @property
@@ -61,7 +76,8 @@ class CsvFormat(TextFormat):
                 raise ValueError("a CR alone ends its line")
         except (ValueError, csv.Error) as e:
             raise SliceError(
-                f"{path}: the header cannot be read ({e}): use UTF-8 and LF or CRLF line ends; {_ENCODING}",
+                f"{path}: the header cannot be read ({e}): use UTF-8 and LF or CRLF line ends; "
+                f"{ENCODING_HINT}",
                 kind="input",
             ) from e
         if not names:
@@ -126,7 +142,7 @@ class CsvFormat(TextFormat):
         return pa.schema([(name, types.get((name,), pa.string())) for name in header])
 
     def hint(self, problem: str, block: bytes) -> str:
-        return f": {_ENCODING}" if "invalid UTF8" in problem else ""
+        return f": {ENCODING_HINT}" if "invalid UTF8" in problem else ""
 
     def last_record_end(self, block: bytes) -> int:
         if self.options.csv.quote_char.encode() not in block:
@@ -170,6 +186,7 @@ class CsvFormat(TextFormat):
 
 class _CsvTypes(ColumnTypes):
     def __init__(self, csv_format: CsvFormat, header: Sequence[str]) -> None:
+        super().__init__()
         self._format = csv_format
         self._header = header
 
@@ -181,6 +198,7 @@ class _CsvTypes(ColumnTypes):
         except pa.ArrowInvalid as e:
             raise pa.ArrowInvalid(_COLUMN.sub(self._name_column, str(e))) from e
         self._check_floats(block, table)
+        self.add_values(conform(table, self.schema(), {}), self.schema())
         return int(table.num_rows)
 
     def _name_column(self, match: re.Match[str]) -> str:

@@ -41,7 +41,6 @@ from airflow_provider_raydatallm.processor.input.types.plain import (
 )
 from airflow_provider_raydatallm.processor.input.types.unify import unify_schemas
 from airflow_provider_raydatallm.processor.input.types.values import (
-    range_of,
     rows_beyond_exact_integers,
     values_at,
 )
@@ -62,6 +61,10 @@ _ROW = re.compile(r"in row (\d+)")
 
 
 class JsonLinesFormat(TextFormat):
+    name = "jsonl"
+    title = "JSON Lines"
+    extensions = (".jsonl", ".ndjson", ".json")
+    may_lack_declared = True
     floats_count = True
     _row_in_message = re.compile(r"in row (\d+)")
     _first_number = 0
@@ -92,12 +95,12 @@ class _JsonTypes(ColumnTypes):
     floats_count = True
 
     def __init__(self, name: str, declared: Mapping[str, pa.DataType]) -> None:
+        super().__init__()
         self.name = name
         self._unresolved = dict(declared)
         self._types: dict[ColumnPath, pa.DataType] = {}
         self._schema = pa.schema([])
         self._fields = 0
-        self._ranges: dict[ColumnPath, ValueRange] = {}
         self._absent: set[str] = set()
 
     @property
@@ -108,11 +111,8 @@ class _JsonTypes(ColumnTypes):
     def schema(self) -> pa.Schema:
         return self._schema
 
-    def value_ranges(self) -> dict[ColumnPath, ValueRange]:
-        return self._ranges
-
     def value_range(self, path: ColumnPath) -> ValueRange | None:
-        return self._ranges.get(path)
+        return self.value_ranges.get(path)
 
     def add(self, block: bytes) -> int:
         _check_lines(block)
@@ -168,12 +168,7 @@ class _JsonTypes(ColumnTypes):
         self._check_floats(piece, table, types)
         if wide or types:
             table = conform(_parse_naming(piece, {**wide, **types}, typed), typed, {})
-        for path, kind in leaves(pa.struct(list(typed)), ()):
-            if not pt.is_integer(kind):
-                continue
-            for values in values_at(table.column(path[0]), path[1:]):
-                if (found_range := range_of(values)) is not None:
-                    self._ranges[path] = self._ranges.get(path, found_range) | found_range
+        self.add_values(table, typed)
         self._schema = unify_schemas([(self._schema, self), (typed, self)])
         self._fields = _check_width(self._schema)
         return int(table.num_rows)

@@ -41,6 +41,10 @@ _MAX_MICROSECONDS = (2**63 - 1) // 1000
 
 
 class ParquetFormat(FileFormat):
+    name = "parquet"
+    title = "Parquet"
+    extensions = (".parquet", ".pq")
+
     _last: tuple[ParquetFooter, tuple[str, ...], pa.Schema, Mapping[str, str]] | None = None
 
     def scan(self, file: InputFile) -> FileScan:
@@ -57,7 +61,7 @@ class ParquetFormat(FileFormat):
         ranges, first = [], 0
         for group in range(footer.file.metadata.num_row_groups):
             rows = footer.file.metadata.row_group(group).num_rows
-            ranges.append(RowRange(first_row=first, rows=rows, row_group=group))
+            ranges.append(RowRange(first, rows, (group,)))
             first += rows
         return FileScan(schema, tuple(ranges), footer.digest, refused, nanoseconds)
 
@@ -68,23 +72,23 @@ class ParquetFormat(FileFormat):
                 footer = read_footer(f, file.size)
                 if footer.digest != file.digest:
                     raise changed_error(file.path)
-                schema, _ = self._types(footer, file.nanoseconds)
+                schema, _ = self._types(footer, file.notes)
             except _ERRORS as e:
                 raise read_error(file.path, e, _DAMAGED) from e
             place = {name: i for i, name in enumerate(schema.names)}
-            groups = RowGroups(footer, f, file.nanoseconds)
+            groups = RowGroups(footer, f, file.notes)
 
             def read(part: RowRange, fields: pa.Schema) -> Iterator[pa.Table]:
-                assert part.row_group is not None
+                [group] = part.position
                 own = pa.schema([schema.field(place[name]) for name in fields.names if name in place])
                 try:
-                    for table in groups.read(part.row_group, own.names):
+                    for table in groups.read(group, own.names):
                         check()
                         yield self._with_valid_text(conform(table, own, {}))
                 except _ERRORS as e:
-                    name = groups.find_unreadable(part.row_group, own.names)
+                    name = groups.find_unreadable(group, own.names)
                     column = "" if name is None else f", column {name!r}"
-                    raise read_error(file.path, e, f", row group {part.row_group}{column}") from e
+                    raise read_error(file.path, e, f", row group {group}{column}") from e
 
             yield read
 
@@ -92,7 +96,7 @@ class ParquetFormat(FileFormat):
         leaf = leaf_paths(scan.schema).index(path)
         field = scan.schema.field(path[0])
         kind = dict(leaves(field.type, path[:1]))[path]
-        planned = PlannedFile(**vars(file), digest=scan.digest, nanoseconds=scan.nanoseconds)
+        planned = PlannedFile(**vars(file), digest=scan.digest, notes=scan.notes)
         found: list[ValueRange] = []
         try:
             with self.open(file, read_ahead=False) as (f, _):

@@ -3,56 +3,69 @@
 from __future__ import annotations
 
 import os
-from typing import Literal
+from collections.abc import Iterable, Mapping
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.input_formats import FormatName
 from airflow_provider_raydatallm.processor.input.formats.base import FileFormat
 from airflow_provider_raydatallm.processor.input.formats.csv_files import CsvFormat
 from airflow_provider_raydatallm.processor.input.formats.json_lines import JsonLinesFormat
 from airflow_provider_raydatallm.processor.input.formats.parquet import ParquetFormat
 from airflow_provider_raydatallm.processor.input.formats.text import COMPRESSIONS
 
-FormatName = Literal["parquet", "csv", "jsonl"]
+#: The first one is that of an input without files, where any would do.
+FORMATS: Mapping[FormatName, type[FileFormat]] = {
+    one.name: one for one in (ParquetFormat, CsvFormat, JsonLinesFormat)
+}
 
-FORMATS: dict[FormatName, type[FileFormat]] = {
-    "parquet": ParquetFormat, "csv": CsvFormat, "jsonl": JsonLinesFormat,
-}  # fmt: skip
-
-_EXTENSIONS: dict[str, FormatName] = {
-    ".parquet": "parquet", ".pq": "parquet", ".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl",
-    ".json": "jsonl",
-}  # fmt: skip
-
-
-#: Extensions of formats that people have, and that are not read.
-_NOT_READ = {
+#: What people have beside the formats that are read, by extension.
+_OTHERS = {
     ".avro": "Avro", ".orc": "ORC", ".xlsx": "Excel", ".xls": "Excel", ".arrow": "Arrow", ".feather": "Arrow",
     ".zip": "ZIP", ".xml": "XML",
 }  # fmt: skip
 
 
-def guess_format(path: str) -> FormatName:
-    """The format of a file's extension, before that of its compression.
+def find_format(paths: Iterable[str]) -> FormatName:
+    """Returns the format of a slice's files, by their extensions.
 
-    :raises SliceError: for an unknown one, with what to do.
+    :raises SliceError: for files of several formats, and for an unknown extension, with what to do.
     """
+    by_format: dict[FormatName, str] = {}
+    for path in paths:
+        by_format.setdefault(_format_of(path), path)
+    if len(by_format) > 1:
+        raise SliceError(
+            f"input_path matches files of several formats: {', '.join(by_format.values())}; narrow it",
+            kind="input",
+        )
+    return next(iter(by_format), next(iter(FORMATS)))
+
+
+def _format_of(path: str) -> FormatName:
     name = path.lower()
     for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
-    found = next((fmt for ext, fmt in _EXTENSIONS.items() if name.endswith(ext)), None)
-    if found is not None:
-        return found
     extension = os.path.splitext(name)[1]
-    if extension in (".tsv", ".tab"):
-        what = (
-            "holds columns between tabs, to go by its extension: set source.format='csv' and "
-            "source.csv={'delimiter': '\\t'}"
-        )
-    elif extension in _NOT_READ:
-        what = f"is {_NOT_READ[extension]}, which is not read: write the input as Parquet, CSV or JSON Lines"
-    else:
-        what = (
-            f"has an unknown file extension {extension!r}: set source.format to parquet, csv or jsonl, or "
-            "leave the file out by a pattern in input_path, such as .../*.parquet"
-        )
-    raise SliceError(f"{path} {what}", kind="input")
+    for one in FORMATS.values():
+        if name.endswith(one.extensions):
+            return one.name
+    raise SliceError(f"{path} {_unread(extension)}", kind="input")
+
+
+def _unread(extension: str) -> str:
+    """Why files of an extension are not read as they are, and what to do."""
+    for one in FORMATS.values():
+        if extension in one.extensions_with_options:
+            return one.extensions_with_options[extension]
+    if extension in _OTHERS:
+        titles = _either([one.title for one in FORMATS.values()])
+        return f"is {_OTHERS[extension]}, which is not read: write the input as {titles}"
+    example = next(iter(FORMATS.values())).extensions[0]
+    return (
+        f"has an unknown file extension {extension!r}: set source.format to {_either(list(FORMATS))}, or "
+        f"leave the file out by a pattern in input_path, such as .../*{example}"
+    )
+
+
+def _either(words: list[str]) -> str:
+    return " or ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

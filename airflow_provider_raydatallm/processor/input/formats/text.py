@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.input.formats.base import (
 from airflow_provider_raydatallm.processor.input.listing import InputFile
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
 from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath, leaves
-from airflow_provider_raydatallm.processor.input.types.values import values_at
+from airflow_provider_raydatallm.processor.input.types.values import has_range, range_of, values_at
 
 #: Bytes of text in a range: small enough to parse in memory, large enough that parsing dominates the cost.
 TEXT_RANGE_BYTES = 16 << 20
@@ -39,11 +39,18 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 #: Codecs by file suffix.
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
-_ENCODING = "if it is written in another encoding, set source.encoding='latin-1' or the like"
+#: What to do about bytes that are not text.
+ENCODING_HINT = "if it is written in another encoding, set source.encoding='latin-1' or the like"
 
 
 class ColumnTypes:
-    """The types of a file's columns, as its blocks show them one after the other."""
+    """The types of a file's columns, as its blocks show them one after the other.
+
+    :ivar value_ranges: of the values so far.
+    """
+
+    def __init__(self) -> None:
+        self.value_ranges: dict[ColumnPath, ValueRange] = {}
 
     @abstractmethod
     def add(self, block: bytes) -> int:
@@ -61,13 +68,22 @@ class ColumnTypes:
         """Declared columns that no record has."""
         return frozenset()
 
-    def value_ranges(self) -> dict[ColumnPath, ValueRange]:
-        return {}
+    def add_values(self, table: pa.Table, types: pa.Schema) -> None:
+        """:param types: of the columns. Those with ranges have them in the table, too."""
+        for path, kind in leaves(pa.struct(list(types)), ()):
+            if not has_range(kind):
+                continue
+            for values in values_at(table.column(path[0]), path[1:]):
+                if (found := range_of(values)) is not None:
+                    self.value_ranges[path] = self.value_ranges.get(path, found) | found
 
 
 class TextFormat(FileFormat):
     """Compressed files are one range, since they allow no seek; so are files whose records can be told apart
     only by parsing all text before them (`parsed_whole`)."""
+
+    may_be_empty = True
+    scans_all = True
 
     #: Finds the record's number in the parser's message, and the number of the first record there.
     _row_in_message = re.compile(r"(?!)")
@@ -111,13 +127,13 @@ class TextFormat(FileFormat):
                     continue
                 with self._errors(path, rows, block):
                     added = types.add(self._valid(path, rows, block, header))
-                ranges.append(RowRange(rows, added, start=start, end=start + len(block)))
+                ranges.append(RowRange(rows, added, (start, start + len(block))))
                 rows += added
         if ranges and (self.parsed_whole or self._get_codec(path)):
             ranges = [RowRange(0, rows)]
         if types is None:
             return FileScan(pa.schema([]), ())
-        return FileScan(types.schema(), tuple(ranges), absent=types.absent, value_ranges=types.value_ranges())
+        return FileScan(types.schema(), tuple(ranges), absent=types.absent, value_ranges=types.value_ranges)
 
     @contextlib.contextmanager
     def reader(self, file: PlannedFile) -> Iterator[RangeReader]:
@@ -143,12 +159,13 @@ class TextFormat(FileFormat):
 
     def _blocks_of(self, path: str, raw: pa.NativeFile, part: RowRange) -> Iterator[bytes]:
         """Yields the whole records of a range."""
-        if part.start is not None and part.end is not None:
+        if part.position:
+            first, end = part.position
             try:
-                raw.seek(part.start)
-                data = bytes(raw.read(part.end - part.start))
+                raw.seek(first)
+                data = bytes(raw.read(end - first))
             except OSError as e:
-                raise read_error(path, e, f", from byte {part.start:,}") from e
+                raise read_error(path, e, f", from byte {first:,}") from e
             yield data
             return
         for start, block in self._read_blocks(path, raw):
@@ -223,7 +240,7 @@ class TextFormat(FileFormat):
             line = row + block.count(b"\n", 0, e.start) + 1
             raise SliceError(
                 f"{path}, in or before record {line:,}{self._name_column(block, e.start, header)}: "
-                f"{block[e.start : e.start + 4]!r} is not valid UTF-8: {_ENCODING}; "
+                f"{block[e.start : e.start + 4]!r} is not valid UTF-8: {ENCODING_HINT}; "
                 "source.on_invalid_text='replace' puts U+FFFD there",
                 kind="input",
             ) from e

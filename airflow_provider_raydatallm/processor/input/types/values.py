@@ -24,10 +24,14 @@ def values_at(column: pa.ChunkedArray, path: ColumnPath) -> Iterator[pa.Array]:
         yield chunk
 
 
+def has_range(kind: pa.DataType) -> bool:
+    return bool(pt.is_integer(kind) or pt.is_decimal(kind) or pt.is_temporal(kind))
+
+
 def range_of(values: pa.Array) -> ValueRange | None:
     """Returns the range of integers, decimals (their digits) or counts of time; None without any."""
     kind = values.type
-    if not (pt.is_integer(kind) or pt.is_decimal(kind) or pt.is_temporal(kind)):
+    if not has_range(kind):
         return None
     if pt.is_temporal(kind):
         values = values.view(pa.int32() if kind.bit_width == 32 else pa.int64())

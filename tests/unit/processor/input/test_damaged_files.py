@@ -18,9 +18,14 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.input.formats.csv_files import CsvFormat
+from airflow_provider_raydatallm.processor.input.formats.options import ReadOptions
+from airflow_provider_raydatallm.processor.input.listing import get_input_file
 from airflow_provider_raydatallm.processor.input.survey import make_plan
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.processor.storage.store import Store
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
+from tests.support.input_formats import WRITERS, write_input
 from tests.support.own_process import in_own_process
 from tests.support.s3_dialect import Dialect
 
@@ -191,22 +196,32 @@ def _read_in_a_gigabyte(folder: str) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10  # KiB
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.jsonl", "a.parquet"])
+def test_failure_of_the_store_stays_one_whatever_a_parser_makes_of_it(
+    s3_store: Store, dialect: Dialect
+) -> None:
+    s3_store.put("in/a.csv", b"x\n" * 100)
+    fs, path = open_fs(f"{s3_store.url}/in/a.csv")
+    file = get_input_file(fs, path)
+
+    def parse() -> None:
+        with CsvFormat(fs, ReadOptions()).open(file) as (raw, _):
+            try:
+                raw.read()
+            except SliceError:
+                raise ValueError("not a readable file") from None
+
+    dialect.cut_ranges = -1
+    with pytest.raises(SliceError, match="A proxy may cut") as caught:
+        parse()
+    assert caught.value.kind == "transient"
+
+
+@pytest.mark.parametrize("name", [*(f"a.{name}" for name in WRITERS), "a.csv.gz"])
 def test_range_that_a_proxy_cuts_is_noticed(
     s3_store: Store, dialect: Dialect, tmp_path: Path, name: str
 ) -> None:
     table = pa.table({"x": [f"row {i} " + os.urandom(20).hex() for i in range(200)]})
-    if name == "a.parquet":
-        pq.write_table(table, tmp_path / name)
-    else:
-        lines = table.column("x").to_pylist()
-        texts = ["x", *lines] if "csv" in name else [json.dumps({"x": line}) for line in lines]
-        with (
-            pa.CompressedOutputStream(str(tmp_path / name), "gzip")
-            if ".gz" in name
-            else open(tmp_path / name, "wb") as file
-        ):
-            file.write("\n".join(texts).encode())
+    write_input(tmp_path / name, table)
     s3_store.put(f"in/{name}", (tmp_path / name).read_bytes())
     job = job_of(input_path=f"{s3_store.url}/in/{name}", output_path=f"{tmp_path}/out", prompt="{x}")
     plan = make_plan(job)

@@ -25,9 +25,10 @@ from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import make_plan
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
+from tests.support.input_formats import WRITERS, write_input
 from tests.support.s3 import moto_server
 
-FORMATS = ("parquet", "csv", "jsonl", "csv.gz")
+FORMATS = (*WRITERS, "csv.gz")
 ROWS = 300
 
 
@@ -45,15 +46,10 @@ def values_of(plan: Plan) -> list[str]:
 
 def write(path: Path, value: str, name: str) -> None:
     """Writes files of the same size for values of the same length."""
-    values = [value] * ROWS
-    if name.endswith("parquet"):
-        pq.write_table(pa.table({"x": values}), path, compression="none", use_dictionary=False)
-    elif name.endswith("jsonl"):
-        path.write_text("".join(f'{{"x": "{v}"}}\n' for v in values))
-    elif name.endswith("gz"):
-        path.write_bytes(gzip.compress("\n".join(["x", *values]).encode(), compresslevel=0, mtime=0))
-    else:
-        path.write_text("\n".join(["x", *values]))
+    file = path.with_name(f"being-written.{name}")
+    write_input(file, pa.table({"x": [value] * ROWS}))
+    path.write_bytes(file.read_bytes())
+    file.unlink()
 
 
 # The rule

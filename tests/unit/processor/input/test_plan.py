@@ -106,24 +106,6 @@ def test_compressed_text_is_one_unit(tmp_path: Path, suffix: str) -> None:
     assert rows_of(plan) == [{"n": str(i)} for i in range(100)]
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])
-def test_hive_folders_become_columns_and_select_the_slice(tmp_path: Path, suffix: str) -> None:
-    for day in ("2026-01-30", "2026-01-31"):
-        for country in ("DE", "FR"):
-            folder = tmp_path / f"ds={day}" / f"country={country}"
-            folder.mkdir(parents=True)
-            x = f"{day}{country}"
-            if suffix == "parquet":
-                pq.write_table(pa.table({"x": [x]}), folder / "a.parquet")
-            else:
-                (folder / f"a.{suffix}").write_text(f"x\n{x}\n" if suffix == "csv" else f'{{"x": "{x}"}}\n')
-    expected = [{"x": f"2026-01-31{c}", "country": c} for c in ("DE", "FR")]
-    assert rows_of(plan_of(tmp_path, slice_column="ds")) == expected
-    assert rows_of(plan_of(f"{tmp_path}/ds={{slice}}/")) == expected
-    assert rows_of(plan_of(f"{tmp_path}/ds={{slice}}/*/*.{suffix}")) == expected
-    assert plan_of(tmp_path, slice_column="country", slice_key="DE", output_path="/o/c={slice}").rows == 2
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -271,12 +253,6 @@ def test_own_tables_of_a_lake_are_no_input_of_it(tmp_path: Path) -> None:
         assert {r["x"] for r in rows_of(plan)} == {"100% of it ü/part one", "out.other"}
 
 
-def test_empty_files_are_read_as_no_rows(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").touch()
-    (tmp_path / "b.csv").write_text("x\n1\n")
-    assert rows_of(plan_of(tmp_path)) == [{"x": "1"}]
-
-
 def test_slice_column_of_bytes_or_hostile_text_selects_its_rows(tmp_path: Path) -> None:
     for values in (
         pa.array([b"2026-01-31", b"\xff", None]),
@@ -337,12 +313,7 @@ def test_broken_line_names_file_and_record(
         plan_of(tmp_path)
 
 
-def test_truncated_parquet_and_gzip_name_the_file(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"x": range(1000)}), tmp_path / "a.parquet")
-    whole = (tmp_path / "a.parquet").read_bytes()
-    (tmp_path / "a.parquet").write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(SliceError, match=r"a\.parquet is not a readable Parquet"):
-        plan_of(tmp_path / "a.parquet")
+def test_truncated_gzip_names_the_file(tmp_path: Path) -> None:
     packed = gzip.compress(b"n\n" + b"1\n" * 100_000)
     (tmp_path / "b.csv.gz").write_bytes(packed[: len(packed) // 2])
     with pytest.raises(SliceError, match=r"b\.csv\.gz"):
@@ -362,17 +333,6 @@ def test_unreadable_input_is_an_error_that_says_why(
         (tmp_path / name).write_text(text)
     with pytest.raises(SliceError, match=error):
         plan_of(tmp_path)
-
-
-def test_file_that_changed_after_planning_is_detected(tmp_path: Path) -> None:
-    path = tmp_path / "a.parquet"
-    pq.write_table(pa.table({"x": range(10)}), path)
-    plan = plan_of(tmp_path)
-    pq.write_table(pa.table({"x": range(5)}), path)
-    with pytest.raises(SliceError, match="changed while the slice ran"):
-        plan.check_unchanged(plan.units)
-    with pytest.raises(SliceError, match="changed while the slice ran"):
-        rows_of(plan)
 
 
 def test_storage_that_cannot_be_opened_names_what_is_missing() -> None:

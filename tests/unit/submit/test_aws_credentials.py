@@ -61,7 +61,7 @@ def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatc
 
 @pytest.fixture
 def unmasked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Airflow takes a second to mask a session; `test_no_secret_is_logged_and_all_are_masked` waits for it."""
+    """Airflow takes a second to mask a session; `test_no_secret_is_logged_and_all_are_masked` takes it."""
     monkeypatch.setattr(aws_credentials, "mask", lambda secret: None)
 
 

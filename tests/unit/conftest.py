@@ -21,7 +21,7 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _forgotten_secrets() -> Iterator[None]:
-    """For each new secret Airflow compiles all again that it masks: those of a thousand tests take seconds."""
+    """For each new secret Airflow compiles all that it masks: the secrets of a thousand tests take seconds."""
     yield
     if "airflow.sdk.log" in sys.modules:
         from airflow.sdk._shared.secrets_masker import reset_secrets_masker

@@ -21,7 +21,7 @@ def _no_proxies(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def _forgotten_secrets() -> Iterator[None]:
-    """For each new secret Airflow compiles all that it masks: the secrets of a thousand tests take seconds."""
+    """Airflow compiles all that it masks for each new secret: those of a thousand tests take it seconds."""
     yield
     if "airflow.sdk.log" in sys.modules:
         from airflow.sdk._shared.secrets_masker import reset_secrets_masker

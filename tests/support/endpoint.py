@@ -59,8 +59,10 @@ def endpoint(respond: Respond, certificate: Path | None = None) -> Iterator[Endp
         started.set()
         await stop.wait()
         await runner.cleanup()
-        if cancelled := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(cancelled, timeout=1)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     with serving_in_own_loop(serve):
         yield served

@@ -121,6 +121,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("text", "problem"), _TEXTS.values(), ids=_TEXTS)
 def test_json_of_any_depth_or_width_is_refused(
     job: SliceJob, tmp_path: Path, text: str, problem: str
@@ -145,6 +146,7 @@ def test_table_of_any_width_is_refused_or_read_by_its_chosen_columns(
     run_in_process(changed(job, columns=["c1"]))
 
 
+@pytest.mark.slow
 def test_damaged_statistics_of_sizes_end_no_process(job: SliceJob, tmp_path: Path) -> None:
     """Each byte of the footer is changed in turn, in a process of its own: an error names the file."""
     path = tmp_path / "in/a.parquet"
@@ -191,6 +193,7 @@ def _read_in_a_gigabyte(folder: str) -> None:
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 500 << 10  # KiB
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.jsonl", "a.parquet"])
 def test_range_that_a_proxy_cuts_is_noticed(
     s3_store: Store, dialect: Dialect, tmp_path: Path, name: str

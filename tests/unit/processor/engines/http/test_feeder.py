@@ -22,6 +22,8 @@ from airflow_provider_raydatallm.processor.engines.http import client, connectio
 from tests.support.endpoint import Endpoint, HangUp, completion, embedding, endpoint, error, text_of
 from tests.support.http_feeding import KEY, Sink, feed
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -755,7 +757,7 @@ def test_endpoint_that_hangs_is_given_up_before_all_rows_have_waited_for_it() ->
             await asyncio.sleep(60)
         return completion("x")
 
-    with endpoint(respond) as served, pytest.raises(SliceError, match="no whole reply within 0.3 s"):
+    with endpoint(respond) as served, pytest.raises(SliceError, match=r"no whole reply within 0\.3 s"):
         feed(
             served, [str(i) for i in range(100)], request_timeout=0.3, stall_timeout=1.0, requests_in_flight=1
         )

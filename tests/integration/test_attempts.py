@@ -268,6 +268,7 @@ def test_verdict_from_the_triggerer_is_the_tasks_outcome(task: Any, submitted: l
     assert store["ray_llm_job"]["phase"] == "concluded"
 
 
+@pytest.mark.long
 def test_job_publishes_only_while_a_task_waits_for_it(
     task: Any, gate: Path, tmp_path: Path, ray_head: LocalHead
 ) -> None:

@@ -99,6 +99,7 @@ def test_every_column_type_is_kept_in_input_order(ask: Ask, tmp_path: Path) -> N
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_csv_with_code_of_ones_own(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     rows = [{"name": f"n{i}", "zip": f"{i:05}", "note": 'a "quote",\nand a newline'} for i in range(N)]

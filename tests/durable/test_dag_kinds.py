@@ -35,7 +35,8 @@ def tasks_of(airflow: Airflow, dag_id: str, *days: str) -> list[Task]:
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
-        ("scheduled", "waiting"), long("scheduled", "deferred"), long("partitioned", "deferred"),
+        # Runs with dates are those of the backfill below, too.
+        long("scheduled", "waiting"), long("scheduled", "deferred"), ("partitioned", "deferred"),
         long("partitioned", "waiting"),
     ],
     indirect=["mode"],

@@ -174,7 +174,6 @@ def test_job_that_finds_no_room_in_time_says_what_it_waited_for(send: Send, tmp_
     assert isinstance(running.look(), Wait)
 
 
-@pytest.mark.long
 def test_small_job_does_not_pass_a_big_one_that_waits(send: Send, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     running = send("a", workers=1, each=4, gate=str(gate))

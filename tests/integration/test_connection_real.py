@@ -327,7 +327,6 @@ with TestClient(create_app(apps="all"), base_url="http://testserver") as client:
 """
 
 
-@pytest.mark.long
 def test_button_of_the_api_server_tests_a_connection(
     ray_head: LocalHead, front: str, authority: Authority, airflow: dict[str, str]
 ) -> None:

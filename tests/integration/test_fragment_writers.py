@@ -141,7 +141,6 @@ def test_rows_of_a_writer_are_counted_and_written_once(
     assert lines_of(program, str(tmp_path), env=os.environ | ray_head.environment() | address) == says
 
 
-@pytest.mark.long
 def test_rows_of_a_node_that_joined_later_are_counted_and_written_once(tmp_path: Path) -> None:
     folder = tempfile.mkdtemp(prefix="rw", dir="/tmp")  # Unix sockets need a short path
     try:

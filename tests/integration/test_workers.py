@@ -53,7 +53,6 @@ def test_row_that_kills_its_engine_is_quarantined_and_all_others_are_published(
     assert starts <= 7  # two engines; two deaths among all rows, one among few, one alone (and one to spare)
 
 
-@pytest.mark.long
 def test_slice_goes_on_when_one_of_two_workers_cannot_start(
     ask: Ask, asked: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -35,7 +35,8 @@ def tasks_of(airflow: Airflow, dag_id: str, *days: str) -> list[Task]:
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
-        ("scheduled", "waiting"), long("scheduled", "deferred"), ("partitioned", "deferred"),
+        # Runs with dates are those of the backfill below, too.
+        long("scheduled", "waiting"), long("scheduled", "deferred"), ("partitioned", "deferred"),
         long("partitioned", "waiting"),
     ],
     indirect=["mode"],
@@ -128,6 +129,7 @@ def test_mapped_tasks_answer_a_slice_each(
     assert shown == list(DAYS[:2])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_two_runs_of_one_slice_ask_the_engine_once(
     airflow: Airflow, cluster: Cluster, outcomes: Outcomes, make_table: MakeTable, mode: str

@@ -91,6 +91,7 @@ def without_triggerer(airflow: Airflow) -> Iterator[Callable[[], None]]:
     airflow.start("triggerer")
 
 
+@pytest.mark.long
 def test_mark_while_no_triggerer_lives(scene: Scene, without_triggerer: Callable[[], None]) -> None:
     """Airflow's API server stops the job."""
     task = scene.begin("deferred")

@@ -35,6 +35,7 @@ def wait_away(scene: Scene, times: int) -> None:
     wait_for(look, LIMIT, f"the log to say {AWAY!r} {times} times", lambda: scene.airflow.api.log(scene.task))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["waiting", long("deferred")], indirect=True)
 def test_secrets_backend_that_is_away_for_a_while(scene: Scene, sealed: Vault, mode: str) -> None:
     """Before the job is submitted, and where the next try, or another triggerer, looks for it."""
@@ -57,6 +58,7 @@ def test_secrets_backend_that_is_away_for_a_while(scene: Scene, sealed: Vault, m
     assert api.get(scene.task)["try_number"] == (2 if mode == "waiting" else 1)
 
 
+@pytest.mark.long
 def test_secrets_backend_that_stays_away_leaves_the_task_its_tries(scene: Scene, sealed: Vault) -> None:
     scene.trigger("waiting", "sealed_soon")
     scene.airflow.api.wait(scene.task, "running", "up_for_retry", "queued", "scheduled", try_number=2)
@@ -98,6 +100,7 @@ def edited(data: Path) -> Iterator[Path]:
     file.unlink(missing_ok=True)
 
 
+@pytest.mark.long
 def test_clear_after_retries_were_edited_asks_anew(scene: Scene, edited: Path) -> None:
     """A worker reads other `retries` than those by which Airflow has counted the clear."""
     task = scene.begin("waiting", "retried")

@@ -29,6 +29,13 @@ from tests.support.s3 import moto_server
 from tests.support.slices import PROGRAM, Ask
 
 ONE_ENGINE = "one_engine"
+#: Of the last files by their names, those that take minutes.
+_LONGEST = frozenset({"test_shared_engines", "test_traces", "test_transcribe", "test_vllm", "test_workers"})
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes longest begins first, so that two processes end together."""
+    items.sort(key=lambda item: item.path.parent.name != ONE_ENGINE and item.path.stem not in _LONGEST)
 
 
 @pytest.fixture(scope="session")

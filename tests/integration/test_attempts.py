@@ -139,6 +139,7 @@ def test_next_attempt_finds_the_job_where_airflow_keeps_no_record_of_it(
     assert operator.execute(context_of(operator, try_number=3, clears=1))["outcome"] == "unchanged"
 
 
+@pytest.mark.long
 def test_job_that_was_done_before_the_next_attempt_counts_as_its_work(
     task: Any, gate: Path, submitted: list[str]
 ) -> None:
@@ -155,6 +156,7 @@ def test_job_that_was_done_before_the_next_attempt_counts_as_its_work(
     assert len(submitted) == 1
 
 
+@pytest.mark.long
 def test_intent_alone_finds_a_job_whose_submission_was_not_confirmed(
     task: Any, gate: Path, submitted: list[str]
 ) -> None:
@@ -180,6 +182,7 @@ def test_intent_of_a_submission_that_never_arrived_submits(
     assert (result["ray_job_id"], len(submitted)) == (submitted[1], 2)
 
 
+@pytest.mark.long
 def test_job_that_was_asked_something_else_is_stopped(
     task: Any, submitted: list[str], tmp_path: Path
 ) -> None:
@@ -254,6 +257,7 @@ def test_late_stop_of_the_attempt_before_costs_nothing_but_time(
     assert len(submitted) == 2
 
 
+@pytest.mark.long
 def test_verdict_from_the_triggerer_is_the_tasks_outcome(task: Any, submitted: list[str]) -> None:
     store = run_until_submitted(task, submitted)
     operator = task(deferrable=True)
@@ -264,6 +268,7 @@ def test_verdict_from_the_triggerer_is_the_tasks_outcome(task: Any, submitted: l
     assert store["ray_llm_job"]["phase"] == "concluded"
 
 
+@pytest.mark.long
 def test_job_publishes_only_while_a_task_waits_for_it(
     task: Any, gate: Path, tmp_path: Path, ray_head: LocalHead
 ) -> None:

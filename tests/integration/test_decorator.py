@@ -84,6 +84,7 @@ def test_mapped_function_of_a_dag_file_answers_its_slices_once(ray_head: LocalHe
     assert "Submitted Ray job" not in said
 
 
+@pytest.mark.long
 def test_other_python_is_refused_before_submission_and_by_the_job(
     ray_head: LocalHead, ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

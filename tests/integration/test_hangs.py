@@ -57,6 +57,7 @@ def test_job_whose_cpus_others_take_ends_and_says_so(
     assert not list((tmp_path / "out").rglob("*.parquet"))
 
 
+@pytest.mark.long
 def test_job_that_waits_for_its_turn_on_a_cluster_that_became_too_small_ends(
     ask: Ask, asked: dict[str, Any]
 ) -> None:
@@ -106,6 +107,7 @@ def test_fragment_writer_that_is_paused_ends_the_job_and_says_so(
     wait_for(lambda: not writer.is_running())
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("blocks", [None, long(2)])  # in the slice's process, and in those of Ray Data
 def test_file_that_ends_its_readers_is_named(
     ask: Ask, asked: dict[str, Any], tmp_path: Path, blocks: int | None
@@ -165,6 +167,7 @@ def feeders_of(head: LocalHead) -> Iterator[psutil.Process]:
             continue
 
 
+@pytest.mark.long
 def test_engine_that_breaks_again_and_again_ends_the_job_with_what_broke_it(
     ask: Ask, asked: dict[str, Any], tmp_path: Path
 ) -> None:

@@ -29,7 +29,7 @@ import sys
 import pyarrow.parquet as pq, torch
 from transformers import AutoModel, AutoTokenizer, BertForSequenceClassification
 
-source, mails, folder = sys.argv[1:]
+source, mails, folder = sys.argv[1:4]
 rows = pq.read_table(mails).to_pylist()
 tokenizer, encoder = AutoTokenizer.from_pretrained(source), AutoModel.from_pretrained(source).eval()
 firsts = []
@@ -64,7 +64,7 @@ import json, sys
 import torch
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
-folder, out = sys.argv[1:]
+folder, out = sys.argv[-2:]
 texts = json.load(sys.stdin)
 tokenizer = AutoTokenizer.from_pretrained(folder)
 model = AutoModelForSequenceClassification.from_pretrained(folder).eval()
@@ -117,7 +117,10 @@ def test_real_mails_are_sorted_as_transformers_would_and_rightly(run_example: Ru
     )
     pq.write_table(pa.Table.from_pylist(known), tmp_path / "known.parquet")
     model = tmp_path / "model"
-    run_python(_FIT, real_models.minilm(), tmp_path / "known.parquet", model)
+    numbers, stdin = tmp_path / "numbers.json", json.dumps([[mail["text"]] for mail in asked])
+    run_python(
+        _FIT + _REFERENCE, real_models.minilm(), tmp_path / "known.parquet", model, numbers, stdin=stdin
+    )
     cells = [mail["text"].encode() for mail in asked] + [cell.text for cell in CELLS]
     is_spam = [mail["is_spam"] for mail in asked] + [True] * len(CELLS)
     write_slice(tmp_path / "in", pa.table({"n": range(len(cells)), "text": texts(cells), "is_spam": is_spam}))
@@ -130,7 +133,7 @@ def test_real_mails_are_sorted_as_transformers_would_and_rightly(run_example: Ru
     )
     rows = rows_of(out)
     assert [row["n"] for row in rows] == list(range(len(cells)))  # what is too long is cut
-    expected = transformers_says(model, [[mail["text"]] for mail in asked], tmp_path / "numbers.json")
+    expected = np.array(json.loads(numbers.read_text()))
     of_label = [{"ham": p[0], "spam": p[1]}[row["kind"]] for row, p in zip(rows, expected, strict=False)]
     answered = [row["kind_probability"] for row in rows[: len(asked)]]
     apart = np.abs(np.array(answered) - of_label)

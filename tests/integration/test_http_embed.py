@@ -31,6 +31,7 @@ def vectors_of(server: str, texts: list[str]) -> np.ndarray:
         return np.array([item["embedding"] for item in json.load(reply)["data"]], np.float32)
 
 
+@pytest.mark.long
 def test_model_that_changes_behind_its_name_mixes_no_cached_vectors_with_new_ones(
     ask: Ask, tmp_path: Path
 ) -> None:

@@ -116,6 +116,7 @@ def test_faults_lose_no_row_and_bad_rows_stop_no_other(ask: Ask, server: str, tm
     assert (again["outcome"], again["fingerprint"]) == ("unchanged", result["fingerprint"])
 
 
+@pytest.mark.long
 def test_schema_is_followed_and_a_retry_continues(ask: Ask, server: str, tmp_path: Path) -> None:
     """The first run is refused its key after 100 answers: they are kept, and not asked again."""
     schema = {
@@ -143,6 +144,7 @@ def test_schema_is_followed_and_a_retry_continues(ask: Ask, server: str, tmp_pat
     assert all(row["answer"]["industry"] in LABELS for row in rows)
 
 
+@pytest.mark.long
 def test_wrong_model_and_redirect_say_what_to_check(ask: Ask, server: str, tmp_path: Path) -> None:
     async def fault(number: int, body: dict[str, Any]) -> web.StreamResponse | None:
         return None

@@ -18,20 +18,26 @@ import pytest
 from airflow_provider_raydatallm.processor.media.images import decode_image
 from tests.support.http_server import http_server
 from tests.support.images import BAD_IMAGES, image_file
+from tests.support.marks import long
 from tests.support.own_process import in_own_process
+from tests.support.paths import ROOT
 from tests.support.slices import Ask
 from tests.support.vision_model import write_vision_model
 
 MAX_PIXELS = 3000
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 #: In a process of its own, as where a tokenizer was loaded without torch, transformers takes it for missing.
+#: It writes the model, too.
 _REFERENCE = """
 import json, sys
+from pathlib import Path
 import numpy as np, torch
 from PIL import Image
 from transformers import AutoProcessor, Idefics3ForConditionalGeneration
+from tests.support.vision_model import write_vision_model
 
 folder, questions, out = sys.argv[1:]
+write_vision_model(Path(folder))
 processor = AutoProcessor.from_pretrained(folder)
 model = Idefics3ForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
 letters = processor.tokenizer.convert_tokens_to_ids(list("abcdefghijklmnopqrstuvwxyz"))
@@ -66,18 +72,12 @@ def transformers_answers(
         questions.append({"text": text, "pixels": pixels})
     np.save(folder / "questions.npy", np.array(questions, object), allow_pickle=True)
     paths = [str(model), str(folder / "questions.npy"), str(folder / "answers.json")]
-    subprocess.run([sys.executable, "-c", _REFERENCE, *paths], check=True)
+    subprocess.run([sys.executable, "-c", _REFERENCE, *paths], check=True, cwd=ROOT)
     return json.loads((folder / "answers.json").read_text())  # type: ignore[no-any-return]
 
 
-@pytest.fixture(scope="module")
-def vision_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return in_own_process(write_vision_model, tmp_path_factory.mktemp("vision"))
-
-
-def test_rows_see_their_images_and_bad_ones_stop_no_other(
-    ask: Ask, vision_model: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("answers", ["written", long("chosen")])
+def test_rows_see_their_images_and_bad_ones_stop_no_other(ask: Ask, tmp_path: Path, answers: str) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     (photos / "a.jpg").write_bytes(on_disk := image_file(seed=1))
@@ -112,66 +112,59 @@ def test_rows_see_their_images_and_bad_ones_stop_no_other(
             ),
         )
         pq.write_table(table, tmp_path / "in.parquet")
-        arguments: dict[str, Any] = {
-            "input_path": f"{tmp_path}/in.parquet", "model_source": str(vision_model), "prompt": "{text}",
-            "image_column": "photo", "image_max_pixels": MAX_PIXELS, "columns": ["n", "kind", "text"],
-            "image_sources": [str(photos), site, "127.0.0.1"], "max_quarantine_fraction": 0.9,
-            "engine_kwargs": {"max_model_len": 2048, "dtype": "float32"}, "poll_interval": 1.0,
-        }  # fmt: skip
-        alphabet = json.loads((vision_model / "tokenizer.json").read_text())["model"]["vocab"]
+        (model := tmp_path / "model").mkdir()
+        expected = transformers_answers(model, good, tmp_path)
+        alphabet = json.loads((model / "tokenizer.json").read_text())["model"]["vocab"]
         sampling = {
             "temperature": 0, "max_tokens": 4, "allowed_token_ids": [alphabet[c] for c in LETTERS]
         }  # fmt: skip
-        written = ask(output_path=f"{tmp_path}/written", sampling_params=sampling, **arguments)
-        # By the same engine, which slices share here, and through Ray Data, which larger slices take.
-        chosen = ask(
-            output_path=f"{tmp_path}/chosen",
-            choices=["a", "b", "c"],
-            label_confidence=True,
-            blocks=3,
-            **arguments,
-        )
-    expected = transformers_answers(vision_model, good, tmp_path)
-    published = pq.read_table(written["output_path"], partitioning=None)
-    assert published.column_names == ["n", "kind", "text", "answer"]
+        # Larger slices go through Ray Data, in blocks.
+        chosen = {"choices": ["a", "b", "c"], "label_confidence": True, "blocks": 3}
+        result = ask(
+            input_path=f"{tmp_path}/in.parquet", model_source=str(model), prompt="{text}",
+            image_column="photo", image_max_pixels=MAX_PIXELS, columns=["n", "kind", "text"],
+            image_sources=[str(photos), site, "127.0.0.1"], max_quarantine_fraction=0.9,
+            engine_kwargs={"max_model_len": 2048, "dtype": "float32"}, poll_interval=1.0,
+            **({"sampling_params": sampling} if answers == "written" else chosen),
+        )  # fmt: skip
+    published = pq.read_table(result["output_path"], partitioning=None)
     assert published.column("n").to_pylist() == [*range(len(cells))]
-    # A row that spells an image shows no more of them; transformers would take it for one.
-    *answers, of_forged = published.column("answer").to_pylist()
-    assert answers == [answer["text"] for answer in expected]
-    assert len(of_forged) == 4
-    assert len({answer["text"] for answer in expected[:6]}) > 3  # the image decides
-    assert written["counts"]["deduplicated"] == 1
-    tokens = [answer["tokens"] for answer in expected[:-1]]  # a byte is a token
-    tokens.append(expected[0]["tokens"] + len(forged) - len(good[0][0]))
-    assert written["tokens"]["input"] == sum(tokens)
+    *said, of_forged = published.column("answer").to_pylist()
+    if answers == "written":
+        assert published.column_names == ["n", "kind", "text", "answer"]
+        assert said == [answer["text"] for answer in expected]
+        assert len({answer["text"] for answer in expected[:6]}) > 3  # the image decides
+        assert len(of_forged) == 4
+        assert result["counts"]["deduplicated"] == 1
+        # A row that spells an image shows no more of them; transformers would take it for one.
+        tokens = [answer["tokens"] for answer in expected[:-1]]  # a byte is a token
+        tokens.append(expected[0]["tokens"] + len(forged) - len(good[0][0]))
+        assert result["tokens"]["input"] == sum(tokens)
+    else:
+        probabilities = [answer["probabilities"] for answer in expected]
+        assert said == ["abc"[int(np.argmax(p))] for p in probabilities]
+        told = published.column("answer_probability").to_pylist()
+        assert told[: len(good)] == pytest.approx([max(p) for p in probabilities], abs=1e-3)
 
-    labels = pq.read_table(chosen["output_path"], partitioning=None).slice(0, len(good))
-    probabilities = [answer["probabilities"] for answer in expected]
-    assert labels.column("answer").to_pylist() == ["abc"[int(np.argmax(p))] for p in probabilities]
-    assert labels.column("answer_probability").to_pylist() == pytest.approx(
-        [max(p) for p in probabilities], abs=1e-3
-    )
-
-    for output in ("written", "chosen"):
-        failed = pq.read_table(tmp_path / f"{output}.quarantine").to_pylist()
-        reasons = {row["kind"]: f"{row['__error_type']} {row['__error']}" for row in failed}
-        assert reasons.keys() == bad.keys()
-        for kind, why in {
-            "empty": "InvalidMedia.* 0 bytes", "text": "not an image", "truncated": "InvalidMedia.*damaged",
-            "bomb": "pixels", "second": "not an image", "elsewhere": "below none of images.sources",
-            "missing": "does not exist", "none": "InvalidRequest.*holds no image", "null": "holds no image",
-            "metadata": "below none of images.sources", "too_long": "PromptTooLong",
-        }.items():  # fmt: skip
-            assert re.search(why, reasons[kind]), (kind, reasons[kind])
+    failed = pq.read_table(tmp_path / "out.quarantine").to_pylist()
+    reasons = {row["kind"]: f"{row['__error_type']} {row['__error']}" for row in failed}
+    assert reasons.keys() == bad.keys()
+    for kind, why in {
+        "empty": "InvalidMedia.* 0 bytes", "text": "not an image", "truncated": "InvalidMedia.*damaged",
+        "bomb": "pixels", "second": "not an image", "elsewhere": "below none of images.sources",
+        "missing": "does not exist", "none": "InvalidRequest.*holds no image", "null": "holds no image",
+        "metadata": "below none of images.sources", "too_long": "PromptTooLong",
+    }.items():  # fmt: skip
+        assert re.search(why, reasons[kind]), (kind, reasons[kind])
 
 
 @pytest.mark.long
-def test_example_captions_photos(
-    run_example: Callable[..., Path], vision_model: Path, tmp_path: Path
-) -> None:
+def test_example_captions_photos(run_example: Callable[..., Path], tmp_path: Path) -> None:
     photos, day = tmp_path / "photos", tmp_path / "in" / "ds=2026-01-01"
     photos.mkdir()
     day.mkdir(parents=True)
+    (model := tmp_path / "model").mkdir()
+    in_own_process(write_vision_model, model)
     names = [f"{photos}/{i}.jpg" for i in range(20)]
     for i, name in enumerate(names):
         Path(name).write_bytes(image_file(seed=i) if i else b"broken")
@@ -181,7 +174,7 @@ def test_example_captions_photos(
         RAY_LLM_DEMO_INPUT=tmp_path / "in",
         RAY_LLM_DEMO_OUTPUT=tmp_path / "out",
         RAY_LLM_EXAMPLE_PHOTOS=photos,
-        RAY_LLM_EXAMPLE_VISION=vision_model,
+        RAY_LLM_EXAMPLE_VISION=model,
     )
     table = pq.read_table(out / "ds=2026-01-01", partitioning=None)
     assert table.column("photo").to_pylist() == names[1:]

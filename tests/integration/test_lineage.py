@@ -89,6 +89,7 @@ def told(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Told
     environment = {
         **os.environ, "PYTHONPATH": str(ROOT), "AIRFLOW_HOME": str(home),
         "AIRFLOW__CORE__DAGS_FOLDER": str(ROOT / "tests" / "integration" / "outlet_dags"),
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "false",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(
             {"type": "file", "log_file_path": str(events), "append": True}
@@ -102,7 +103,6 @@ def told(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> Told
     airflow = str(Path(sys.executable).parent / "airflow")
     shutil.copy(empty_database, home / "airflow.db")
     run(airflow, "dags", "reserialize")
-    run(airflow, "dags", "unpause", "consumer", "--yes")
     output = run(airflow, "dags", "test", "outlets") + run(sys.executable, "-c", PARTITIONED_RUN)
     assert events.is_file(), output[-5000:]
     return Told(home / "airflow.db", [json.loads(line) for line in events.read_text().splitlines()])

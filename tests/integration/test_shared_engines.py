@@ -104,12 +104,7 @@ def test_slices_at_once_and_after_each_other_have_one_engine(
     for thread in threads:
         thread.join(300)
     [engine] = processes(ray_head, "VLLM::EngineCore")
-    on_cluster(ray_head, USERS, "deploy")
     results.append(asked("c", [8] * 40))
-    labels = asked(
-        "labels", [8] * 40, choices=["Retail", "Law Firm"], label_confidence=True, sampling_params={}
-    )
-    assert (labels["counts"]["succeeded"], labels["tokens"]["output"]) == (40, 40)  # one token each
     assert [p.pid for p in processes(ray_head, "VLLM::EngineCore")] == [engine.pid]
     for result in results:
         assert result["counts"]["succeeded"] == 40, result
@@ -129,11 +124,6 @@ def test_slices_at_once_and_after_each_other_have_one_engine(
     # vLLM's own process loaded the model with it, after the worker had begun.
     assert engine.environ()["HF_TOKEN"] == "kept-by-nobody"
     assert on_cluster(ray_head, FIND, "kept-by-nobody") == "True []"
-    there = listed()
-    assert (there["status"], there["workers"], there["users"]) == ("RUNNING", {"RUNNING": 1}, [])
-    assert engines("stop", "--all") == f"ended {there['name']}\n"
-    assert not processes(ray_head, "VLLM::EngineCore")
-    assert on_cluster(ray_head, USERS, "ask") == "here"
 
 
 @pytest.mark.long
@@ -187,6 +177,19 @@ def test_whatever_dies_or_hangs_of_a_shared_engine_the_slice_is_finished(
     assert (result["counts"]["succeeded"], result["tokens"]["output"]) == (32, sum(tokens)), result
     answers = pq.read_table(result["output_path"], partitioning=None)
     assert answers.column("name").to_pylist() == [f"a {i}" for i in range(32)]
+
+
+def test_engines_end_when_they_are_told_to_and_a_users_application_does_not(
+    asked: Ask, ray_head: LocalHead
+) -> None:
+    """With the engine that the tests above leave, if they ran."""
+    asked("a", [8])
+    on_cluster(ray_head, USERS, "deploy")
+    there = listed()
+    assert (there["status"], there["workers"], there["users"]) == ("RUNNING", {"RUNNING": 1}, [])
+    assert engines("stop", "--all") == f"ended {there['name']}\n"
+    assert not processes(ray_head, "VLLM::EngineCore")
+    assert on_cluster(ray_head, USERS, "ask") == "here"
 
 
 @pytest.mark.long

@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayModelNotFoundError,
 )
 from airflow_provider_raydatallm.local_ray.head import LocalHead
+from tests.support.marks import long
 from tests.support.slice_jobs import slice_job
 from tests.support.slices import PROGRAM, STUB, Ask
 
@@ -98,7 +99,8 @@ def test_every_column_type_is_kept_in_input_order(ask: Ask, tmp_path: Path) -> N
     }  # fmt: skip
 
 
-def test_csv_and_json_lines_with_code_of_ones_own(ask: Ask, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_csv_with_code_of_ones_own(ask: Ask, tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     rows = [{"name": f"n{i}", "zip": f"{i:05}", "note": 'a "quote",\nand a newline'} for i in range(N)]
     lines = [f'{r["name"]},{r["zip"]},"{r["note"].replace(chr(34), chr(34) * 2)}"' for r in rows]
@@ -125,6 +127,10 @@ def test_csv_and_json_lines_with_code_of_ones_own(ask: Ask, tmp_path: Path) -> N
         for r in rows
     ]
 
+
+@pytest.mark.long
+def test_trial_of_compressed_json_lines(ask: Ask, tmp_path: Path) -> None:
+    rows = [{"name": f"n{i}", "zip": f"{i:05}"} for i in range(N)]
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
     result = ask(
         input_path=f"{tmp_path}/b.jsonl.gz", columns=["name"], output_path=f"{tmp_path}/out2", max_rows=10,
@@ -193,11 +199,12 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
         {"model_source": "/no/such/model"}, RayModelNotFoundError,
         "not a model folder on any of the cluster's 1 node",
     ),
-    (
+    # `test_command_line_runs_slices_on_the_embedded_head` has the first of these, too.
+    long(
         {"concurrency": 1000}, RayClusterUnfitError,
         r"needs 2002 CPUs where the cluster has 8 .*lower engine.workers",
     ),
-    ({"prompt": "Who is {nam}?"}, RayLLMInputError, r"'nam'.*Columns: 'name'"),
+    long({"prompt": "Who is {nam}?"}, RayLLMInputError, r"'nam'.*Columns: 'name'"),
 ])  # fmt: skip
 def test_impossible_request_fails_at_once_and_says_why(
     ask: Ask, tmp_path: Path, given: dict[str, Any], error: type[Exception], says: str
@@ -223,6 +230,7 @@ def test_command_line_runs_slices_on_the_embedded_head(ray_head: LocalHead, tmp_
     assert json.loads(dashboard.stdout) == {"address": ray_head.address, "token": ray_head.token}
 
 
+@pytest.mark.long
 def test_driver_that_dies_without_a_word_is_no_success(ask: Ask, tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
     (tmp_path / "deadly.py").write_text("import os\nos._exit(0)\n")
@@ -233,6 +241,7 @@ def test_driver_that_dies_without_a_word_is_no_success(ask: Ask, tmp_path: Path)
         )  # fmt: skip
 
 
+@pytest.mark.long
 def test_slice_goes_from_s3_to_s3(ask: Ask, s3: dict[str, str]) -> None:
     fs = s3fs.S3FileSystem(
         key="test", secret="test", endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True
@@ -263,6 +272,7 @@ def test_slice_goes_from_s3_to_s3(ask: Ask, s3: dict[str, str]) -> None:
     ]
 
 
+@pytest.mark.long
 def test_rows_with_invalid_answers_are_asked_again_with_what_is_wrong(ask: Ask, tmp_path: Path) -> None:
     """The stub answers with the last message: first with the row, then with what it is told."""
     names = [f"row {i}" if i % 10 else f"Your own {i}" for i in range(N)]

@@ -17,7 +17,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.support.in_process import job_of
-from tests.support.marks import long
 from tests.support.paths import ROOT
 
 
@@ -47,7 +46,8 @@ def run(cpus: int, engine: str, tmp_path: Path, model: Path, ray_folder: Path) -
     return done.returncode, done.stderr, float(seconds)
 
 
-@pytest.mark.parametrize(("cpus", "engine"), [(1, "vllm"), long(2, "ray_data_llm")])
+@pytest.mark.long
+@pytest.mark.parametrize(("cpus", "engine"), [(1, "vllm"), (2, "ray_data_llm")])
 def test_cluster_that_is_too_small_is_told_and_not_waited_for(
     cpus: int, engine: str, tiny_model: Path, tmp_path: Path, short_folder: Path
 ) -> None:

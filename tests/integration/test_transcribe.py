@@ -18,18 +18,22 @@ import pytest
 
 from airflow_provider_raydatallm.processor.media.audio import SAMPLE_RATE, decode_audio
 from tests.support.http_server import http_server
-from tests.support.own_process import in_own_process
+from tests.support.paths import ROOT
 from tests.support.recordings import BAD_RECORDINGS, recording
 from tests.support.slices import Ask
-from tests.support.speech_model import POSITIONS, write_speech_model
+from tests.support.speech_model import POSITIONS
 
 #: In a process of its own, as where a tokenizer was loaded without torch, transformers takes it for missing.
+#: It writes the model, too.
 _REFERENCE = """
 import json, sys
+from pathlib import Path
 import numpy as np, torch
 from transformers import WhisperForConditionalGeneration, WhisperProcessor
+from tests.support.speech_model import write_speech_model
 
 folder, recordings, out, rate, positions = sys.argv[1:]
+write_speech_model(Path(folder))
 processor = WhisperProcessor.from_pretrained(folder)
 model = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32).eval()
 tokenizer = processor.tokenizer
@@ -74,13 +78,16 @@ def transformers_transcripts(model: Path, rows: list[dict[str, Any]], folder: Pa
         asked.append({"words": "", "language": None, **row, "pieces": pieces})
     np.save(folder / "recordings.npy", np.array(asked, object), allow_pickle=True)
     paths = [str(model), str(folder / "recordings.npy"), str(folder / "transcripts.json")]
-    subprocess.run([sys.executable, "-c", _REFERENCE, *paths, str(SAMPLE_RATE), str(POSITIONS)], check=True)
+    command = [sys.executable, "-c", _REFERENCE, *paths, str(SAMPLE_RATE), str(POSITIONS)]
+    subprocess.run(command, check=True, cwd=ROOT)
     return json.loads((folder / "transcripts.json").read_text())  # type: ignore[no-any-return]
 
 
-@pytest.fixture(scope="module")
-def speech_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return in_own_process(write_speech_model, tmp_path_factory.mktemp("speech"))
+@pytest.fixture
+def speech_model(tmp_path: Path) -> Path:
+    """The folder of a model that is not there yet."""
+    (folder := tmp_path / "speech").mkdir()
+    return folder
 
 
 def test_recordings_are_written_down_and_bad_ones_stop_no_other(
@@ -118,13 +125,13 @@ def test_recordings_are_written_down_and_bad_ones_stop_no_other(
             "call": pa.array([*cells, *bad.values()], files),
         }  # fmt: skip
         pq.write_table(pa.table(columns), tmp_path / "in.parquet")
+        expected = transformers_transcripts(speech_model, good, tmp_path)
         result = ask(
             task="transcribe", input_path=f"{tmp_path}/in.parquet", model_source=str(speech_model),
             prompt="{words}", audio_column="call", columns=["n", "kind", "words"], engine_scope="shared",
             audio_sources=[str(folder), site, "127.0.0.1"], audio_max_seconds=70, max_quarantine_fraction=0.9,
             poll_interval=1.0, engine_kwargs={"dtype": "float32"},
         )  # fmt: skip
-    expected = transformers_transcripts(speech_model, good, tmp_path)
     published = pq.read_table(result["output_path"], partitioning=None)
     assert published.column_names == ["n", "kind", "words", "answer"]
     assert published.column("n").to_pylist() == [*range(len(cells))]
@@ -158,6 +165,8 @@ def test_example_transcribes_calls(
     for i, name in enumerate(names):
         Path(name).write_bytes(files[i] if i else b"broken")
     pq.write_table(pa.table({"recording": names}), day / "part.parquet")
+    rows = [{"files": [file], "language": "en"} for file in files[1:]]
+    expected = transformers_transcripts(speech_model, rows, tmp_path)
     out = run_example(
         "calls_transcribe",
         RAY_LLM_DEMO_INPUT=tmp_path / "in",
@@ -167,8 +176,6 @@ def test_example_transcribes_calls(
     )
     table = pq.read_table(out / "ds=2026-01-01", partitioning=None)
     assert table.column("recording").to_pylist() == names[1:]
-    rows = [{"files": [file], "language": "en"} for file in files[1:]]
-    expected = transformers_transcripts(speech_model, rows, tmp_path)
     # Of random weights in bfloat16, which some CPUs have, later tokens may be others.
     begins = [text[:2] for text in table.column("transcript").to_pylist()]
     assert sum(map(str.__eq__, begins, (row["text"][:2] for row in expected))) >= len(rows) - 2

@@ -47,7 +47,7 @@ def endpoint(respond: Respond, certificate: Path | None = None) -> Iterator[Endp
     async def serve(started: threading.Event, stop: asyncio.Event) -> None:
         app = web.Application(client_max_size=1 << 30)
         app.router.add_post("/v1/{api:chat/completions|embeddings}", handle)
-        runner = web.AppRunner(app, shutdown_timeout=0, access_log=None)
+        runner = web.AppRunner(app, shutdown_timeout=0.01, access_log=None)  # 0 waits for who never answers
         await runner.setup()
         tls = None
         if certificate is not None:
@@ -59,6 +59,10 @@ def endpoint(respond: Respond, certificate: Path | None = None) -> Iterator[Endp
         started.set()
         await stop.wait()
         await runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
 
     with serving_in_own_loop(serve):
         yield served

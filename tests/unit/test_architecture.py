@@ -80,6 +80,7 @@ def test_floor_plan_is_the_tree() -> None:
     assert planned == modules().keys()
 
 
+@pytest.mark.slow
 def test_no_import_makes_a_circle() -> None:
     try:
         TopologicalSorter(imports()).prepare()

@@ -91,6 +91,7 @@ def copied(dockerfile: str) -> set[str]:
 # --- the file itself --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_file_follows_the_compose_specification() -> None:
     program = Path(sys.executable).with_name("check-jsonschema")
     command = [program, "--builtin-schema", "vendor.compose-spec", ROOT / "docker-compose.yaml"]

@@ -45,6 +45,7 @@ def test_two_workers_are_advised_by_how_their_work_was_spread(
     assert result["balance"]["workers"] == 2
 
 
+@pytest.mark.long
 def test_rows_that_do_not_fit_are_told_by_the_real_engine(ask: Ask, tiny_model: Path, tmp_path: Path) -> None:
     names = [f"n{i}" for i in range(30)] + ["a name that is far too long " * 40] * 10
     pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")

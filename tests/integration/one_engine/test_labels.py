@@ -26,6 +26,8 @@ MANY = [*LABELS, f"{LABELS[0]} (small)", f"{LABELS[0]} (large)"]
 REQUESTS = 3
 TOO_LONG = 77
 
+Infer = Callable[..., tuple[pa.Table, dict[str, Any]]]
+
 
 @pytest.fixture
 def companies(tmp_path: Path) -> list[str]:
@@ -37,9 +39,8 @@ def companies(tmp_path: Path) -> list[str]:
     return [name for i, name in enumerate(names) if i != TOO_LONG]
 
 
-def test_compared_labels_are_those_that_the_model_writes_and_say_how_sure_it_is(
-    ask: Ask, tiny_model: Path, companies: list[str], tmp_path: Path
-) -> None:
+@pytest.fixture
+def infer(ask: Ask, tiny_model: Path, companies: list[str], tmp_path: Path) -> Infer:
     def infer(name: str, **arguments: Any) -> tuple[pa.Table, dict[str, Any]]:
         result = ask(
             input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/{name}",
@@ -50,6 +51,12 @@ def test_compared_labels_are_those_that_the_model_writes_and_say_how_sure_it_is(
         assert (result["counts"]["succeeded"], result["counts"]["quarantined"]) == (199, 1)
         return pq.read_table(result["output_path"], partitioning=None), result
 
+    return infer
+
+
+def test_compared_labels_are_those_that_the_model_writes_and_say_how_sure_it_is(
+    infer: Infer, companies: list[str]
+) -> None:
     compared, result = infer("compared", choices=list(LABELS), label_confidence=True)
     assert result["tokens"]["output"] == 199
     labels = compared.column("industry").to_pylist()
@@ -68,7 +75,10 @@ def test_compared_labels_are_those_that_the_model_writes_and_say_how_sure_it_is(
         assert row["industry_runner_up"] in set(LABELS) - {row["industry"]}
         assert 0 <= row["industry_entropy"] <= math.log2(len(LABELS))
 
-    # Labels that others begin with take a request for each place where they branch, if that matters.
+
+@pytest.mark.long
+def test_labels_that_others_begin_with_take_a_request_for_each_place_where_they_branch(infer: Infer) -> None:
+    """If that matters."""
     many, result = infer("many", choices=MANY, label_confidence=True)
     assert result["tokens"]["output"] == 199 * REQUESTS
     assert all(0 < p <= 1 for p in many.column("industry_probability").to_pylist())

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 
 from demo.customers import industry_of, write_customers
 
@@ -21,20 +22,28 @@ def column(table: Path, name: str) -> list[str]:
     return values
 
 
-def test_texts_are_written_and_those_of_a_form_have_it(
-    run_example: Callable[..., Path], tiny_model: Path, tmp_path: Path
-) -> None:
+@pytest.fixture
+def environment(tiny_model: Path, tmp_path: Path) -> dict[str, Path]:
+    """Of the examples, for customers of one day."""
     write_customers(tmp_path / "in", ["2026-01-01"], ROWS)
-    environment = {
+    return {
         "RAY_LLM_DEMO_INPUT": tmp_path / "in", "RAY_LLM_DEMO_OUTPUT": tmp_path / "out",
         "RAY_LLM_DEMO_MODEL": tiny_model,
     }  # fmt: skip
+
+
+@pytest.mark.long
+def test_free_texts_are_written(run_example: Callable[..., Path], environment: dict[str, Path]) -> None:
     lines = run_example("customers_texts", **environment)
     assert len(set(column(lines, "line"))) > 1
     report = json.loads(next(lines.with_name("out_lines.ray_llm").rglob("report*.json")).read_text())
     assert report["counts"] | {"succeeded": ROWS, "quarantined": 0, "uncounted": 0} == report["counts"]
     assert ROWS < report["tokens"]["output"] <= 32 * ROWS
 
+
+def test_texts_of_a_form_have_it(
+    run_example: Callable[..., Path], environment: dict[str, Path], tmp_path: Path
+) -> None:
     founded = run_example("customers_patterns", **environment)
     years = column(founded, "founded")
     assert len(years) == ROWS
@@ -47,6 +56,7 @@ def test_texts_are_written_and_those_of_a_form_have_it(
         assert rating.count("(") == rating.count(")")
 
 
+@pytest.mark.long
 def test_record_is_published_as_a_column_for_each_of_its_fields(
     run_example: Callable[..., Path], tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_only_unfinished_rows_of_a_batch_run_again_whether_the_job_or_the_engine
     wait_for(lambda: not engine_processes())
 
 
+@pytest.mark.long
 def test_rows_that_ask_the_same_are_answered_once_and_each_has_its_own_columns(
     ask: Ask, tiny_model: Path, tmp_path: Path
 ) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import logging, os, sys
 from unittest import mock
@@ -22,6 +24,7 @@ with mock.patch.object(main, "main", command):
 """
 
 
+@pytest.mark.slow
 def test_log_of_airflow_goes_to_stderr() -> None:
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

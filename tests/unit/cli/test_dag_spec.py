@@ -40,6 +40,7 @@ def test_task_that_reads_an_xcom_is_named() -> None:
         export(lambda: RayLLMBatchOperator(task_id="ask", prompt=prompt, **ARGUMENTS))
 
 
+@pytest.mark.slow
 def test_code_that_a_spec_cannot_hold_is_told_of(tmp_path: Path) -> None:
     def decorated() -> Any:
         @task.ray_llm_batch(**ARGUMENTS)

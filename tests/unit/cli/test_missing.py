@@ -14,6 +14,7 @@ from tests.support.in_process import run_in_process as run
 from tests.support.table_commands import ANSWERING, Out, of_day, say, write_progress
 
 
+@pytest.mark.slow
 def test_days_and_hours_without_a_published_slice_are_listed(job: SliceJob, capsys: Out) -> None:
     for key in ("2026-01-01", "2026-01-03", "2026-01-01T01", "20260104"):
         run(of_day(job, key))

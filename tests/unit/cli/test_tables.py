@@ -163,6 +163,7 @@ def test_rows_are_shown_as_one_line_a_value(job: SliceJob, capsys: Out, tmp_path
 _of_its_own = partial(answer_fixed, bad='"structured_outputs"', good='"ignored"')
 
 
+@pytest.mark.slow
 def test_two_versions_and_two_slices_are_compared(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
     job, cluster = changed(job, choices=["a", "b", "c"]), InProcess(answer=_of_its_own)
     run(job, cluster)
@@ -191,6 +192,7 @@ def test_share_of_labels_that_were_not_counted_is_unknown(job: SliceJob, capsys:
     assert found["labels"][0] == {"name": "a", "before": 0.75, "after": None}
 
 
+@pytest.mark.slow
 def test_share_of_a_label_that_a_report_leaves_out_is_unknown(
     job: SliceJob, capsys: Out, tmp_path: Path
 ) -> None:
@@ -205,6 +207,7 @@ def test_share_of_a_label_that_a_report_leaves_out_is_unknown(
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_shares_of_several_labels_are_of_rows(job: SliceJob, capsys: Out) -> None:
     several = changed(job, engine="vllm", choices=["x", "y"], multi_label=True)
     run(several, InProcess(batch=3, answer=answer_with(numbers=[0.9, 0.1])))
@@ -241,6 +244,7 @@ def test_terminal_gets_nothing_that_it_obeys(job: SliceJob, capsys: Out, tmp_pat
         assert "[2J" in text or "no room\n    for it" in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", ["slices {table} >&-", "files {spec} | true"])
 def test_reader_that_has_enough_hears_of_no_error(job: SliceJob, tmp_path: Path, command: str) -> None:
     run(job)
@@ -269,6 +273,7 @@ def test_storage_that_cannot_be_listed_is_named(
     assert error == f"error: cannot list the slices of {job.output_path}: unable to locate credentials\n"
 
 
+@pytest.mark.slow
 def test_storage_that_does_not_answer_is_named_meanwhile_and_given_up(
     tmp_path: Path, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +377,7 @@ def test_watch_says_by_its_exit_code_that_a_run_failed(
     assert "no GPU" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [
     "[]", '"x"', "{", '{"when": 5}', '{"step": "failed"}',
     '{"when": "2026-01-01T00:00:00", "step": "answer"}',

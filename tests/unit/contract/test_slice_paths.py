@@ -78,6 +78,7 @@ def test_folder_of_a_bucket_or_disk_is_enough() -> None:
     assert paths(output_path="/out").metadata == "/out.ray_llm/ds=2026-01-31"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "says"),
     [

@@ -111,6 +111,7 @@ def test_airflow_finds_the_decorator_and_parsing_imports_nothing_heavy(tmp_path:
     assert printed(code).splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_function_runs_without_its_dag_file(tmp_path: Path) -> None:
     job, packages = sent_by(parse_dag(tmp_path / "dags" / "d.py", DAG_FILE))
     code = (
@@ -148,6 +149,7 @@ def test_identity_is_the_same_in_any_process_folder_and_layout(tmp_path: Path) -
     assert identity_in_another_process(tmp_path / "c.py", DAG_FILE, 2) == original
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("old", "new"),
     [
@@ -190,6 +192,7 @@ def test_identity_survives_releases_and_minor_versions_of_python(tmp_path: Path)
     assert hash_function(function, {"style": ["terse", 1.5, None]}).digest[:16] == "e7f9784841175cc6"
 
 
+@pytest.mark.slow
 def test_users_modules_are_sent_and_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dags = tmp_path / "dags"
     dags.mkdir()
@@ -300,6 +303,7 @@ def test_invalid_call_fails_when_the_dag_is_parsed(make: Callable[[], Any], says
         make()
 
 
+@pytest.mark.slow
 def test_calls_pass_parameters_and_templated_arguments(tmp_path: Path) -> None:
     with DAG("d", schedule=None, default_args={"style": "no", "Company": "no", "ray_conn_id": "mine"}) as dag:
         ask = decorated(styled)

@@ -99,6 +99,7 @@ def test_industry_of_an_unknown_name_is_none() -> None:
     assert [customers.industry_of(name) for name in ("", "Acme Rockets", "Law Firm")] == [None, None, None]
 
 
+@pytest.mark.slow
 def test_no_demo_name_can_be_trained_on() -> None:
     """By construction: nouns belong to one split, none is a pattern's word, and a name's nouns are of one
     split."""

@@ -33,12 +33,14 @@ def _html(site: Path) -> Iterator[tuple[str, str]]:
         yield page.relative_to(site).as_posix(), page.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_site_has_a_page_for_each_page_of_docs(site: Path) -> None:
     for page in DOCS.rglob("*.md"):
         assert (site / page.relative_to(DOCS)).with_suffix(".html").exists(), page
         assert (site / page.relative_to(DOCS)).read_text() == page.read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("link", ["gone.md", "index.md#gone", "../gone.py", "/index.md"])
 def test_link_to_nothing_fails_the_build(link: str, tmp_path: Path) -> None:
     (tmp_path / "docs").mkdir()

@@ -49,6 +49,7 @@ def test_page_quotes_messages_of_each_symptom() -> None:
     assert len(set(MESSAGES)) == len(MESSAGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("message", MESSAGES)
 def test_quoted_message_is_in_the_code(message: str) -> None:
     assert is_in_the_code(message)

@@ -113,6 +113,7 @@ def test_secrets_are_not_shown() -> None:
         assert secret not in repr(settings)
 
 
+@pytest.mark.slow
 def test_secrets_are_masked_at_any_depth_and_in_every_form() -> None:
     deep: Any = "deep/secret one"
     for _ in range(50):
@@ -141,6 +142,7 @@ def test_secrets_are_masked_at_any_depth_and_in_every_form() -> None:
         assert "***" in redacted
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [
     {"host": "https://h/ray", "port": 8443, "password": "t@k/:x", **with_extra(verify=False)},
     {"host": "http://h:8265", **with_extra(headers={"A": "b"}, proxy="http://u:p@x:1")},

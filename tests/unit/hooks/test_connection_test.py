@@ -33,6 +33,7 @@ def test_connection_test_never_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (usable, "auth_file '/nowhere' is not in" in says) == (False, True)
 
 
+@pytest.mark.slow
 def test_connection_test_ends_in_time() -> None:
     """Also with a server that goes on answering, a byte at a time."""
 
@@ -55,6 +56,7 @@ def test_connection_test_ends_in_time() -> None:
     assert took < 40  # which the server would take
 
 
+@pytest.mark.slow
 def test_connection_test_says_what_a_cluster_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     answers: dict[str, Any] = {
         "/api/version": {"ray_version": "2.60.0"},

@@ -49,6 +49,7 @@ async def ask(jobs: Iterable[str], ray_conn_id: str = "ray_default") -> list[Job
     return await asyncio.gather(*(RayHook(ray_conn_id).aget_status(job) for job in jobs))
 
 
+@pytest.mark.slow
 @async_test
 async def test_list_answers_all_who_ask_in_a_second_and_says_the_same(cluster: FakeCluster) -> None:
     called = await ask(JOBS)
@@ -67,6 +68,7 @@ async def test_who_waits_alone_calls_at_once(cluster: FakeCluster) -> None:
     await close_clients()
 
 
+@pytest.mark.slow
 @async_test
 async def test_job_that_is_not_in_the_list_is_asked_for(cluster: FakeCluster) -> None:
     await ask(JOBS)
@@ -76,6 +78,7 @@ async def test_job_that_is_not_in_the_list_is_asked_for(cluster: FakeCluster) ->
     await close_clients()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["slow", "too slow", "refused"])
 @async_test
 async def test_list_that_costs_more_than_its_calls_or_fails_is_not_made_again(
@@ -101,6 +104,7 @@ async def test_list_that_costs_more_than_its_calls_or_fails_is_not_made_again(
     await close_clients()
 
 
+@pytest.mark.slow
 @async_test
 async def test_connections_with_other_rights_share_nothing(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
@@ -121,6 +125,7 @@ async def test_connections_with_other_rights_share_nothing(
     await close_clients()
 
 
+@pytest.mark.slow
 @async_test
 async def test_who_stops_waiting_takes_the_answer_from_nobody(cluster: FakeCluster) -> None:
     await ask(JOBS)

@@ -103,6 +103,7 @@ def test_statistics_are_of_what_this_run_wrote(outcome: Any, rows: int | None) -
     assert (facet.outcome, facet.fingerprint, facet.quarantinePath) == (outcome, fingerprint(spec), None)
 
 
+@pytest.mark.slow
 def test_operator_works_where_openlineage_is_not_installed() -> None:
     code = (
         "import sys; sys.modules['openlineage'] = None\n"

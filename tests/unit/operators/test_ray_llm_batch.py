@@ -572,6 +572,7 @@ def test_job_that_may_never_publish_is_stopped_and_the_task_retried(monkeypatch:
         assert cluster.count("POST /api/jobs/j/stop") == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deferrable", [False, True])
 def test_next_try_that_gets_no_credentials_finds_the_ended_job_all_the_same_and_waits_for_nothing(
     monkeypatch: pytest.MonkeyPatch, deferrable: bool

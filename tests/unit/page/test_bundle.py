@@ -49,6 +49,7 @@ def test_page_knows_the_fields_that_the_api_answers() -> None:
         assert set(known) == set(model.model_fields), name
 
 
+@pytest.mark.slow
 def test_every_airflow_process_loads_the_plugin_for_nothing() -> None:
     """It takes less than 100 ms, and neither FastAPI nor the database's models."""
     code = (

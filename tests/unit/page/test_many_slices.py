@@ -1,4 +1,4 @@
-"""Three years of daily slices of twenty tasks, and as many in an asset's store that Airflow has cleaned."""
+"""Three years of daily slices of ten tasks, and as many in an asset's store that Airflow has cleaned."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sqlalchemy.orm import Session, sessionmaker
 
 from tests.support.slice_index import write_years
 
-TASKS, DAYS = 20, 1100
+TASKS, DAYS = 10, 1100
 #: A page of a busy machine may take long; one that asks the database for each slice takes minutes.
 LIMIT_S = 20.0
 

@@ -76,6 +76,7 @@ TASK = "dags/customers/tasks/infer"
 RUN = f"{TASK}/runs/again/-1"
 
 
+@pytest.mark.slow
 def test_slices_have_the_state_that_airflow_knows(client_of: ClientOf) -> None:
     page = get(client_of(ANN), f"{TASK}/slices")
     assert [(s["slice_key"], s["state"]) for s in page["slices"]] == [
@@ -118,6 +119,7 @@ def test_run_names_the_other_runs_of_its_slice(client_of: ClientOf) -> None:
     assert [t["state"] for t in run["tries"]] == ["success"]
 
 
+@pytest.mark.slow
 def test_history_finds_runs_behind_thousands_of_other_slices(
     client_of: ClientOf, database: sessionmaker[Session]
 ) -> None:
@@ -258,6 +260,7 @@ def note_of(table: str, dag_id: str = "customers", state: State = "published") -
     return str(storage.read_stored(run, {"dag_id": dag_id, "task_id": "infer"}).note)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("stalled")
 def test_table_whose_storage_does_not_answer_stops_no_other() -> None:
     notes = [note_of("/lake/bad") for _ in range(storage._READERS_OF_TABLE + 1)]
@@ -382,6 +385,7 @@ UNREADABLE = {
 NO_JSONB = {"deep", "not a number", "no JSON", "nothing", "no format"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", UNREADABLE)
 def test_trouble_of_one_entry_is_that_entry_s(
     client_of: ClientOf, database: sessionmaker[Session], trouble: str
@@ -411,6 +415,7 @@ def test_trouble_of_one_entry_is_that_entry_s(
         assert [client.get(f"{bad}{part}").status_code for part in ("", "/stored")] == [404, 404]
 
 
+@pytest.mark.slow
 def test_history_outlives_what_airflow_cleans_where_the_task_has_an_asset(
     client_of: ClientOf, database: sessionmaker[Session]
 ) -> None:

@@ -64,6 +64,7 @@ def addresses(**values: str) -> list[str]:
     return [path.format(**{**VALUES, **values}) for path in paths]
 
 
+@pytest.mark.slow
 def test_every_route_asks_for_the_permissions_of_its_dag_or_is_known_to_be_of_none() -> None:
     for route in routes():
         if "{dag_id}" in route.path:

@@ -23,6 +23,7 @@ def job(tmp_path: Path) -> SliceJob:
     return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", on_config_change="recompute")
 
 
+@pytest.mark.slow
 def test_quarantine_on_other_storage_is_refused_before_a_row_is_paid(job: SliceJob, dialect: Dialect) -> None:
     cluster = InProcess()
     with pytest.raises(SliceError, match="is on other storage than"):

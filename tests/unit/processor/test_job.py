@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from urllib.parse import quote
 
+import pytest
+
 from airflow_provider_raydatallm.contract.log.marked_lines import decode_line, encode_line
 from airflow_provider_raydatallm.contract.log.redaction import Redactor
 from airflow_provider_raydatallm.processor.job import RedactedStream
@@ -47,6 +49,7 @@ def test_marked_lines_stay_whole_and_others_are_left_as_they_are() -> None:
     assert damaged == ["@ray-llm ***", "@ray-llm error n1 3 abc ***"]
 
 
+@pytest.mark.slow
 def test_failed_job_names_no_secret_of_its_environment(tmp_path: Path) -> None:
     """The whole process: its marked line, its error and its traceback."""
     (tmp_path / "token").write_text("ray-sesame-2\n")

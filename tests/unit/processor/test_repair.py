@@ -135,6 +135,7 @@ def kill_after(batches: int) -> Callable[[pa.Table], None]:
     return die
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batches", [0, 7, 12, 14, 15])
 def test_kill_between_attempts_loses_no_row_and_no_attempt(job: SliceJob, batches: int) -> None:
     killed = InProcess(answer=Model(), batch=5, before_batch=kill_after(batches))

@@ -410,6 +410,7 @@ def test_program_lists_the_published_files(
     assert json.loads(capsys.readouterr().out)["outcome"] == "unchanged"
 
 
+@pytest.mark.slow
 def test_other_columns_beside_the_answers_are_published_without_asking_a_row_again(tmp_path: Path) -> None:
     names = ["a", "fail", "c"]
     pq.write_table(pa.table({"name": names, "x": [1, 2, 3], "y": ["p", "q", "r"]}), tmp_path / "in.parquet")

@@ -107,6 +107,7 @@ def test_run_whose_question_another_published_first_is_attached_to_it(
     assert answers(job) == [f"n{i}" for i in range(ROWS)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unleased")
 def test_run_that_meets_another_question_at_its_commit_publishes_after_it_and_pays_nothing_twice(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
@@ -121,6 +122,7 @@ def test_run_that_meets_another_question_at_its_commit_publishes_after_it_and_pa
     assert checkpoint_folders(job) == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unleased")
 @pytest.mark.parametrize("policy", ["recompute", "fail"])
 def test_decision_is_made_again_by_the_policies(
@@ -136,6 +138,7 @@ def test_decision_is_made_again_by_the_policies(
     assert (newest(job).number, answers(job)[0]) == (1, "n0 new")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unleased")
 def test_run_that_meets_a_new_version_half_way_answers_no_row_twice(job: SliceJob) -> None:
     second = InProcess()
@@ -223,6 +226,7 @@ def test_version_that_appears_while_a_run_decides_is_followed(
     assert newest(job).body["base"] == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unleased")
 def test_two_forced_runs_that_meet_publish_one_version_each_or_attach(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
@@ -292,6 +296,7 @@ def test_rows_taken_over_by_an_extension_that_died_are_not_the_next_versions(
     assert answers(growing) == [f"m{i}" for i in range(ROWS)] + [f"x{i}" for i in range(20)]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unleased")
 def test_extension_that_meets_another_version_copies_that_ones_rows(
     growing: SliceJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

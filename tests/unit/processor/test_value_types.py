@@ -7,6 +7,7 @@ import datetime as dt
 import random
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -40,6 +41,7 @@ def ordered(kind: ValueType) -> Any:
     return kind
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(st.lists(cells, min_size=2, max_size=6), st.integers())
 def test_types_that_fit_into_one_column_do_so_in_any_order(values: list[Any], seed: int) -> None:

@@ -59,6 +59,7 @@ def test_half_finished_file_that_is_read_with_another_encoding_is_answered_anew(
 # 2. Stores
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusal", ["condition", "bare", "empty"])
 def test_interrupted_slice_resumes_on_a_store_however_it_refuses(
     dialect: Dialect, tmp_path: Path, refusal: str
@@ -95,6 +96,7 @@ def test_readers_of_the_table_see_the_published_rows_and_no_others(tmp_path: Pat
 # 4. A crash between what is shown and what is decided
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["_keep", "_fence", "_show", "_complete"])
 def test_crash_after_the_commit_shows_its_rows_at_the_next_run_whatever_that_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -153,6 +155,7 @@ def run_until(job: SliceJob, name: str) -> tuple[threading.Thread, threading.Eve
     return thread, resume, errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", ["part-000001", "_SUCCESS"])
 def test_holder_that_wakes_up_after_another_configuration_published_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
@@ -280,6 +283,7 @@ def test_run_that_gc_took_for_dead_loses_time_and_no_row(tmp_path: Path) -> None
 # 9. Open files
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("on", ["disk", "s3"])
 def test_open_file_never_becomes_that_of_another_version(
     tmp_path: Path, dialect: Dialect, monkeypatch: pytest.MonkeyPatch, on: str

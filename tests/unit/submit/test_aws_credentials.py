@@ -24,7 +24,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayLLMJobError,
 )
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.submit import packages
+from airflow_provider_raydatallm.submit import aws_credentials, packages
 from airflow_provider_raydatallm.submit.aws_credentials import session_credentials_env
 from airflow_provider_raydatallm.task.submission import uses_another_store
 from tests.support.context import context_of
@@ -57,6 +57,12 @@ def worker(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pytest.MonkeyPatc
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "no-config"))
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "no-credentials"))
     return monkeypatch
+
+
+@pytest.fixture
+def unmasked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Airflow takes a second to mask a session; `test_no_secret_is_logged_and_all_are_masked` takes it."""
+    monkeypatch.setattr(aws_credentials, "mask", lambda secret: None)
 
 
 @pytest.fixture
@@ -103,6 +109,7 @@ def test_a_session_is_sent_instead_of_static_keys(sts: str, env_of: EnvOf) -> No
     assert not {KEY, SECRET} & set(env.values())
 
 
+@pytest.mark.usefixtures("unmasked")
 def test_role_session_has_a_name_a_duration_and_the_connections_arguments(sts: str, env_of: EnvOf) -> None:
     env = env_of(endpoint_url=sts, role_arn=ROLE, session_name="airflow-täglich/" + "x" * 80)
     assert env["AWS_ACCESS_KEY_ID"] == last_session().access_key_id
@@ -116,6 +123,7 @@ def test_role_session_has_a_name_a_duration_and_the_connections_arguments(sts: s
     assert seconds_left() == pytest.approx(7200, abs=60)
 
 
+@pytest.mark.usefixtures("unmasked")
 def test_role_session_has_a_policy_unless_the_connection_has_one(
     sts: str, env_of: EnvOf, worker: pytest.MonkeyPatch
 ) -> None:
@@ -151,6 +159,7 @@ def seconds_left() -> float:
     return (last_session().expiration.replace(tzinfo=dt.UTC) - dt.datetime.now(dt.UTC)).total_seconds()
 
 
+@pytest.mark.usefixtures("unmasked")
 def test_store_and_sts_may_have_different_addresses(sts: str, env_of: EnvOf) -> None:
     services = {"s3": {"endpoint_url": "https://store.example"}, "sts": {"endpoint_url": sts}}
     assert env_of(service_config=services)["AWS_ENDPOINT_URL"] == "https://store.example"
@@ -170,6 +179,7 @@ def test_keys_may_be_in_the_extra(sts: str, env_of: EnvOf) -> None:
     assert env_of(login=None, password=None, endpoint_url=sts, **keys)["AWS_SESSION_TOKEN"]
 
 
+@pytest.mark.usefixtures("unmasked")
 def test_connection_without_keys_uses_those_of_the_worker(
     sts: str, env_of: EnvOf, worker: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -188,6 +198,7 @@ def test_connection_without_keys_uses_those_of_the_worker(
     assert without_keys()["AWS_SESSION_TOKEN"] == TOKEN
 
 
+@pytest.mark.usefixtures("unmasked")
 def test_static_keys_are_sent_only_when_allowed_and_with_a_warning(
     sts: str, env_of: EnvOf, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -310,6 +321,7 @@ def submission_of(task: RayLLMBatchOperator) -> Any:
     return task._build_submission(context_of(task))
 
 
+@pytest.mark.usefixtures("unmasked")
 def test_session_is_in_the_jobs_environment_and_nowhere_else(sts: str, env_of: EnvOf) -> None:
     env_of(endpoint_url=sts, role_arn=ROLE)
     task = operator(storage_conn_id="{{ params.storage }}")

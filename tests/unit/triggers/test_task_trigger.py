@@ -70,6 +70,7 @@ def ended_job(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: P
     monkeypatch.setenv("AIRFLOW_RAY_LLM_LOCAL_DIR", str(tmp_path / "head"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ended_job")
 @pytest.mark.parametrize("waits_for", AT_ONCE)
 def test_no_trigger_fires_in_a_deferrals_first_seconds(
@@ -82,6 +83,7 @@ def test_no_trigger_fires_in_a_deferrals_first_seconds(
     assert len(runner.events) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("waits_for", UNREADABLE)
 def test_no_trigger_fails_in_a_deferrals_first_seconds(
     waits_for: str, monkeypatch: pytest.MonkeyPatch
@@ -110,6 +112,7 @@ def test_trigger_that_fires_later_ends_at_once_when_it_is_cancelled() -> None:
     assert not runner.events
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ended_job")
 def test_trigger_that_dag_test_runs_fires_at_once() -> None:
     async def event() -> Any:
@@ -118,6 +121,7 @@ def test_trigger_that_dag_test_runs_fires_at_once() -> None:
     assert asyncio.run(event()).payload["verdict"]
 
 
+@pytest.mark.slow
 def test_every_trigger_of_the_package_is_one_of_these() -> None:
     for module in pkgutil.iter_modules(triggers.__path__, f"{triggers.__name__}."):
         importlib.import_module(module.name)

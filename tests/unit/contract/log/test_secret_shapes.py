@@ -131,6 +131,7 @@ def test_key_that_is_printed_line_by_line_is_hidden_and_what_follows_is_not() ->
     assert hidden("MIIEvQIBADANBgkqhkiG9w0BAQ") == [False]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [
     "a", "sk-", "sk-a", "hf_", "eyJ", "eyJaaaaaaaa.", "AKIA", "://", "://a:", "x=", "a=\"", "'a':'",
     "\"a\": \"", "\\\"a\\\":\\\"",

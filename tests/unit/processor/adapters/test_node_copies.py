@@ -93,6 +93,7 @@ def test_processes_that_copy_at_once_make_one_copy(tmp_path: Path, copies: Path)
     assert [folder.name for folder in copies.iterdir()] == [digest]
 
 
+@pytest.mark.slow
 def test_object_store_is_read_once_until_its_files_are_replaced(
     tmp_path: Path, s3_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -59,6 +59,7 @@ def watch(waiter: Waiter, monkeypatch: pytest.MonkeyPatch) -> OrphanWatch:
     return OrphanWatch("beat", 600)
 
 
+@pytest.mark.slow
 def test_job_publishes_when_a_beat_confirms_that_its_task_waits(waiter: Waiter, watch: OrphanWatch) -> None:
     waiter.beat()
     published = publish(watch, waiter)
@@ -70,6 +71,7 @@ def test_job_publishes_when_a_beat_confirms_that_its_task_waits(waiter: Waiter, 
     assert published.wait(5)
 
 
+@pytest.mark.slow
 def test_confirmation_of_a_waiter_that_died_is_worth_nothing(waiter: Waiter, watch: OrphanWatch) -> None:
     waiter.beat(CONFIRMED)
     watch._silent_s()
@@ -80,6 +82,7 @@ def test_confirmation_of_a_waiter_that_died_is_worth_nothing(waiter: Waiter, wat
     assert published.wait(5)
 
 
+@pytest.mark.slow
 def test_job_without_a_waiter_ends_itself_and_one_with_beats_does_not(
     waiter: Waiter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -162,6 +162,7 @@ def test_column_named_as_arrows_types_is_refused(tmp_path: Path) -> None:
             plan_of(tmp_path)
 
 
+@pytest.mark.slow
 def test_damaged_parquet_is_an_error_that_names_the_file(tmp_path: Path) -> None:
     """Cut at many places, and with random bytes changed."""
     path = tmp_path / "a.parquet"

@@ -197,6 +197,7 @@ def test_parquet_file_rewritten_in_place_is_noticed_by_its_footer(tmp_path: Path
     assert not {u.id for u in plan.units} & set(ids_of(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["parquet", "csv.gz"])
 def test_no_row_leaves_a_file_that_is_written_to_while_it_is_read(tmp_path: Path, name: str) -> None:
     path = tmp_path / f"in.{name}"
@@ -283,6 +284,7 @@ def bucket() -> Iterator[str]:
         type(fs).clear_instance_cache()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FORMATS)
 def test_object_that_was_replaced_is_never_read_for_the_planned_one(
     bucket: str, tmp_path: Path, name: str
@@ -306,6 +308,7 @@ def test_object_that_was_replaced_is_never_read_for_the_planned_one(
     assert _read_while(lambda: client.pipe_file(path, next(turns)), plan) == {"aaaa", "changed"}
 
 
+@pytest.mark.slow
 def test_narrow_column_of_a_wide_object_costs_its_own_bytes(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -57,6 +57,7 @@ def refused(path: Path | str, **given: Any) -> str:
 # Markers
 
 
+@pytest.mark.slow
 def test_markers_of_folders_are_nothing_at_any_depth(s3_store: Store) -> None:
     put(s3_store, "in/", "in/a.csv", "in/sub/", "in/sub/b.csv", "in/sub/deep", "in/sub/deep/c.csv")
     put(
@@ -214,6 +215,7 @@ def test_what_is_no_file_is_refused_by_name_and_never_opened(tmp_path: Path, kin
 FILES = ["a.csv", "b/c.csv", "b/d/e.csv", "b2/f.csv", "b2/g.json", "[b]/h.csv", "x*y/i.csv", "xzy/j.csv"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("pattern", "expected"), [
     ("*.csv", ["a.csv"]),
     ("*/*.csv", ["[b]/h.csv", "b/c.csv", "b2/f.csv", "x*y/i.csv", "xzy/j.csv"]),

@@ -27,6 +27,7 @@ def plan(tmp_path: Path) -> Plan:
     return make_plan(job_of(input_path=f"{tmp_path}/*.parquet", output_path=f"{tmp_path}/out"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "kind"), [
     (signal.SIGSEGV, "input"), (signal.SIGABRT, "input"), (signal.SIGKILL, "transient"),
 ])  # fmt: skip
@@ -43,6 +44,7 @@ def test_unit_that_ends_its_reader_is_named(
     assert raised.value.kind == kind
 
 
+@pytest.mark.slow
 def test_reader_of_another_attempt_reads_each_unit_in_two_processes(
     plan: Plan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -56,6 +58,7 @@ def test_reader_of_another_attempt_reads_each_unit_in_two_processes(
     CheckedReader(plan, ["name"]).check_ahead([0, 1, 2])  # a first attempt has no other process
 
 
+@pytest.mark.slow
 def test_error_of_a_unit_is_its_readers(plan: Plan, tmp_path: Path) -> None:
     (tmp_path / "a.parquet").unlink()
     trial = Trial(plan, ["name"])

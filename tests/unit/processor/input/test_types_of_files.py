@@ -154,6 +154,7 @@ _LOSSLESS = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", _LOSSLESS.values(), ids=_LOSSLESS)
 @pytest.mark.parametrize("has_statistics", [True, False])
 def test_types_that_hold_each_others_values_become_one(

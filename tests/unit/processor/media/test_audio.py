@@ -104,6 +104,7 @@ def test_recordings_of_a_row_share_what_is_kept() -> None:
         decode_audio(recording(2), ANY, row)
 
 
+@pytest.mark.slow
 def test_any_damage_is_invalid_media() -> None:
     generator = np.random.default_rng(1)
     for kind, codec in (("wav", "pcm_s16le"), ("flac", "flac"), ("mp3", "libmp3lame"), ("mp4", "aac")):

@@ -114,6 +114,7 @@ def test_name_that_changes_its_address_is_connected_to_where_it_was_checked(
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_slow_site_is_cut_off() -> None:
     """Also one that sends a byte now and then."""
 

@@ -29,6 +29,7 @@ def history_of(events: list[Event]) -> History:
     return result
 
 
+@pytest.mark.slow
 @given(EVENTS, st.randoms(use_true_random=False))
 @settings(deadline=None)
 def test_history_loses_no_row_and_does_not_depend_on_the_order(

@@ -74,6 +74,7 @@ def quarantine(job: SliceJob) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [{}, {"max_row_attempts": 3}, {"repair": 2}], ids=str)
 def test_extension_asks_no_row_in_quarantine_again(job: SliceJob, policy: dict[str, int]) -> None:
     job = changed(job, **policy)
@@ -105,6 +106,7 @@ def test_extension_asks_no_row_in_quarantine_again(job: SliceJob, policy: dict[s
     assert checkpoint_folders(job) == []
 
 
+@pytest.mark.slow
 def test_version_after_version_takes_over_the_same_rows(job: SliceJob) -> None:
     run(job, cluster_of())
     before = quarantine(job)
@@ -120,6 +122,7 @@ def test_version_after_version_takes_over_the_same_rows(job: SliceJob) -> None:
 RETRY = {"retry_quarantined": True}
 
 
+@pytest.mark.slow
 def test_extension_asks_rows_in_quarantine_again_when_asked_to(job: SliceJob) -> None:
     first = run(job, cluster_of())
     add(job, "c.parquet", ["x"])
@@ -146,6 +149,7 @@ def dies_at(rows: int) -> InProcess:
     return cluster
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("before", "then", "asked"),
     [({}, {}, 4 + 1), ({}, RETRY, 4 + 10), (RETRY, {}, 4 + 1), (RETRY, RETRY, 4 + 10)],
@@ -176,6 +180,7 @@ def test_rows_in_quarantine_that_are_taken_over_count_for_the_limits(job: SliceJ
     assert (cluster.answered, newest(job).number) == (0, 1)
 
 
+@pytest.mark.slow
 def test_retry_that_fails_in_another_way_says_how(job: SliceJob) -> None:
     """The failure of the version before is no attempt of this one."""
     run(job, cluster_of())
@@ -195,6 +200,7 @@ def test_retry_that_fails_in_another_way_says_how(job: SliceJob) -> None:
     assert {row["__error"] for row in quarantine(job)} == {"ValueError: gone", "preprocess: 'no such thing'"}
 
 
+@pytest.mark.slow
 def test_quarantine_that_somebody_replaced_is_not_taken_over(job: SliceJob) -> None:
     run(job, cluster_of())
     [path] = Path(job.paths.quarantine).glob("*.parquet")

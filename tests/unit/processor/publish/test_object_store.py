@@ -135,6 +135,7 @@ def test_slice_costs_a_store_as_many_requests_as_the_docs_say(
     assert len(dialect.requests) == int(no_op)
 
 
+@pytest.mark.slow
 def test_leftovers_on_an_object_store_are_found_and_removed(job: SliceJob) -> None:
     run(job)
     with pytest.raises(SliceError, match=r"quality.max_quarantine"):

@@ -75,6 +75,7 @@ def test_slice_is_its_files_and_the_marker_and_the_rest_lies_beside_the_table(jo
     assert pq.read_table(job.output_path).num_rows == 300  # the whole table
 
 
+@pytest.mark.slow
 def test_success_is_shown_last_and_goes_first(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
     steps: list[str] = []
     place, remove_file = Store.place, Store.remove_file
@@ -99,6 +100,7 @@ def test_success_is_shown_last_and_goes_first(job: SliceJob, monkeypatch: pytest
     assert steps == [*first, "remove _SUCCESS", "remove part", *first]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "given", [{"file_per_input": True}, {"max_file_bytes": 1 << 20}], ids=["per input", "by size"]
 )
@@ -129,6 +131,7 @@ def test_several_files_carry_their_version_and_read_in_order(
     assert len(parts(job)) == 1
 
 
+@pytest.mark.slow
 def test_old_version_stays_readable_until_the_new_one_is_published(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -148,6 +151,7 @@ def test_old_version_stays_readable_until_the_new_one_is_published(
     ]
 
 
+@pytest.mark.slow
 def test_kept_versions_can_be_read_and_are_removed_in_their_turn(job: SliceJob) -> None:
     def prompt(text: str) -> SliceJob:
         return changed(job, prompt=text + " {name}", on_config_change="recompute", keep_versions=1)
@@ -225,6 +229,7 @@ def test_disk_that_is_full_fails_with_the_path_and_resumes(
     assert cluster.answered == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["recompute", "forced", "retry", "extend"])
 def test_run_that_dies_between_its_file_and_its_commit_answers_nothing_again(
     job: SliceJob, tmp_path: Path, mode: str

@@ -93,6 +93,7 @@ def test_answer_that_breaks_its_shape_is_quarantined_with_its_text(job: SliceJob
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_too_many_failures_publish_nothing_keep_the_rows_and_say_why(job: SliceJob) -> None:
     strict = changed(job, max_quarantine_fraction=0.01)
     with pytest.raises(
@@ -148,6 +149,7 @@ def test_row_that_fails_once_is_answered_by_its_next_attempt(job: SliceJob) -> N
     assert not Path(job.paths.quarantine).exists()
 
 
+@pytest.mark.slow
 def test_retry_runs_the_quarantined_rows_only(job: SliceJob) -> None:
     first = run(job)
     before = published(job).to_pylist()

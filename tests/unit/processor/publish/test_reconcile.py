@@ -84,6 +84,7 @@ def test_healed_slice_can_still_be_replaced(job: SliceJob) -> None:
     assert files_below(metadata(job) / "staged") == {newest(job).marker.removeprefix("staged/")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["table", "quarantine"])
 @pytest.mark.parametrize("damage", ["gone", "cut"])
 def test_file_that_is_gone_or_has_another_size_has_its_slice_built_again(
@@ -136,6 +137,7 @@ def test_files_of_others_before_the_first_version_are_refused(job: SliceJob) -> 
     assert {".hidden", "_note"} <= shown(job)
 
 
+@pytest.mark.slow
 def test_files_of_others_that_come_later_are_left_alone(job: SliceJob) -> None:
     run(job)
     theirs = {
@@ -155,6 +157,7 @@ def test_files_of_others_that_come_later_are_left_alone(job: SliceJob) -> None:
     assert published_dataset(job.slice_path).count_rows() == 18
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keep", [0, 1, 2])
 def test_window_of_kept_versions_is_as_long_as_asked(job: SliceJob, keep: int) -> None:
     for text in ("one", "two", "three", "four"):
@@ -175,6 +178,7 @@ def test_window_of_kept_versions_is_as_long_as_asked(job: SliceJob, keep: int) -
     assert plans == kept | {"000004"}
 
 
+@pytest.mark.slow
 def test_window_shrinks_and_grows_with_the_newest_version(job: SliceJob) -> None:
     for text, keep, kept in (("a", 2, 0), ("b", 2, 1), ("c", 2, 2), ("d", 0, 0), ("e", 2, 1)):
         run(asked(job, text, keep_versions=keep))

@@ -102,6 +102,7 @@ _EVERY_TYPE: dict[str, pa.Array] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", _EVERY_TYPE)
 def test_column_of_any_other_type_is_published_as_it_is(job: SliceJob, tmp_path: Path, kind: str) -> None:
     table = pa.table({"name": ["a", "b", "c"], "x": _EVERY_TYPE[kind]})
@@ -111,6 +112,7 @@ def test_column_of_any_other_type_is_published_as_it_is(job: SliceJob, tmp_path:
     assert published.drop_columns("answer").equals(table)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "published"), [
     (pa.array(["a", None], pa.string_view()), pa.string()),
     (pa.array([b"\xff", None], pa.binary_view()), pa.binary()),

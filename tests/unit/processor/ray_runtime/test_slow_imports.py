@@ -3,6 +3,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 _PROGRAM = """
 import sys
 from airflow_provider_raydatallm.processor.ray_runtime import slow_imports
@@ -17,6 +19,7 @@ assert pa.table({"a": [1]}).to_pandas().equals(pandas.DataFrame({"a": [1]}))
 """
 
 
+@pytest.mark.slow
 def test_pandas_is_imported_only_where_it_is_used() -> None:
     subprocess.run([sys.executable, "-c", _PROGRAM], check=True)
 
@@ -51,5 +54,6 @@ assert not failures, failures
 """
 
 
+@pytest.mark.slow
 def test_threads_import_serve_one_after_the_other() -> None:
     subprocess.run([sys.executable, "-c", _TWO_THREADS], check=True)

@@ -13,6 +13,7 @@ from typing import Any, cast
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -151,12 +152,14 @@ def tables(draw: Draw, leaves: Sequence[Column]) -> pa.Table:
     return pa.table([*arrays, [str(i) for i in range(size)]], names=[*names, "number"])
 
 
+@pytest.mark.slow
 @given(tables([*_STORED, *_OTHERS]))
 @_SETTINGS
 def test_every_row_is_a_request_or_a_failed_row_once(table: pa.Table) -> None:
     _check_requests(cast(Plan, _InMemory(table)))
 
 
+@pytest.mark.slow
 @given(tables(_STORED), st.integers(1, 5))
 @_SETTINGS
 def test_what_parquet_holds_is_read_as_it_was_written(table: pa.Table, row_group_size: int) -> None:

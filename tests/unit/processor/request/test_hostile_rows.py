@@ -107,6 +107,7 @@ def test_text_that_is_not_utf8_is_refused_before_a_row_is_asked_or_replaced(
     assert len(read(plan_of(tmp_path, table, columns=["n"]), prompt="{n}")[0]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("result", [
     lambda: "half a character: \ud800", lambda: {"messages": [{"role": "user", "content": "\udfff"}]},
     lambda: {"prompt": "x", "sampling_params": {"stop": ["\ud800"]}}, lambda: {"prompt": object(), 1: 2},

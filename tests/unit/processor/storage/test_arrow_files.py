@@ -68,6 +68,7 @@ def test_types_that_make_much_of_little_are_refused_by_both(kind: pa.DataType) -
         decode(file_of(schema, b""))
 
 
+@pytest.mark.slow
 def test_extension_type_is_refused_before_its_code_runs() -> None:
     """Ray registers types whose reading unpickles what the file says."""
     script = """
@@ -169,6 +170,7 @@ def test_nulls_without_bytes_are_bounded(array: pa.Array) -> None:
         decode(file_of(table.schema, table.to_batches()[0].serialize().to_pybytes()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_mutated_files_give_tables_or_errors_and_end_no_process(seed: int) -> None:
     script = f"""

@@ -23,6 +23,7 @@ def store(s3_store: Store) -> Store:
     return s3_store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusal", REFUSALS)
 def test_create_never_replaces_however_the_store_refuses(
     store: Store, dialect: Dialect, refusal: str
@@ -67,6 +68,7 @@ def test_store_that_forbids_writing_is_an_error_with_the_path_at_once(store: Sto
         assert len(dialect.requests) <= 2
 
 
+@pytest.mark.slow
 def test_throttled_store_is_asked_again(store: Store, dialect: Dialect) -> None:
     dialect.throttled = 1
     assert store.create("a", b"mine")
@@ -134,6 +136,7 @@ def test_copy_whose_answer_was_lost_counts_when_its_source_is_gone_meanwhile(
     assert store.read("part") == b"rows"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trouble", ["lost_answers", "lost_copies", "throttled"])
 def test_placing_survives_trouble(store: Store, dialect: Dialect, trouble: str) -> None:
     store.put("f", b"rows")
@@ -142,6 +145,7 @@ def test_placing_survives_trouble(store: Store, dialect: Dialect, trouble: str) 
     assert store.read("part") == b"rows"
 
 
+@pytest.mark.slow
 def test_copy_lands_after_its_client_is_gone(store: Store, dialect: Dialect) -> None:
     """What a fence has to wait for: the store does not forget what it was asked."""
     store.put("f", b"rows")
@@ -220,6 +224,7 @@ def test_large_object_is_read_no_further_than_its_limit(store: Store, dialect: D
     assert store.read("empty") == b""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("total_s", [None, 0.3])
 def test_store_that_never_ends_its_answer_is_given_up_in_time(
     store: Store, dialect: Dialect, monkeypatch: pytest.MonkeyPatch, total_s: float | None

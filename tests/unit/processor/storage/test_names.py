@@ -23,6 +23,7 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     return str(tmp_path) if request.param == "disk" else f"memory://{uuid.uuid4().hex}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_name_with_characters_of_patterns_is_one_name(lake: str, name: str) -> None:
     whole, own = Store(lake), Store(f"{lake}/{name}")

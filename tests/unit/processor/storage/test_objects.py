@@ -28,6 +28,7 @@ def full_store(s3_store: Store) -> Store:
     return s3_store
 
 
+@pytest.mark.slow
 def test_objects_that_stand_for_folders_are_nothing_at_any_depth(full_store: Store) -> None:
     found = list_objects(full_store.fs, full_store.root, deep=True)
     assert sorted("/".join(e.parts) for e in found) == [
@@ -52,6 +53,7 @@ def test_object_that_holds_something_is_no_marker_whatever_its_name(full_store: 
     assert {"a/b/", "x_$folder$"} <= found
 
 
+@pytest.mark.slow
 def test_listing_of_many_pages_is_whole(s3_store: Store, dialect: Dialect) -> None:
     for number in range(1005):
         put(s3_store, f"{number % 7}/{number}", b"x")

@@ -58,6 +58,7 @@ def test_folder_that_is_new_to_a_store_is_tried_and_remembered_with_the_others(
     assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == [REMEMBERED]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refusal", ["condition", "bare", "empty"])
 def test_object_store_passes_however_it_refuses_and_is_asked_once_again(
     s3_store: Store, dialect: Dialect, refusal: str
@@ -71,6 +72,7 @@ def test_object_store_passes_however_it_refuses_and_is_asked_once_again(
     assert [method for method, _ in dialect.requests] == ["GET"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("lack", "value", "why"),
     [

@@ -77,11 +77,13 @@ def _race_rounds(create: str, folder: Path, rounds: int, writers: int = 3) -> li
     return list(wins)
 
 
+@pytest.mark.slow
 def test_of_many_creators_exactly_one_wins(tmp_path: Path) -> None:
     assert _race_rounds("ours", tmp_path / "race", 500) == [1] * 500
     assert len(list((tmp_path / "race").iterdir())) == 500
 
 
+@pytest.mark.slow
 def test_the_race_is_one_that_the_filesystems_own_create_loses(tmp_path: Path) -> None:
     """It looks first and writes then. On a busy machine that takes more than one try to see."""
     assert any(set(_race_rounds("fsspec's", tmp_path / str(i), 300)) != {1} for i in range(30))

@@ -211,6 +211,7 @@ cells = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.lists(cells, min_size=1, max_size=3), min_size=1, max_size=5), st.integers())
 def test_fragments_of_all_tasks_fit_into_one_table(groups: list[list[Any]], seed: int) -> None:

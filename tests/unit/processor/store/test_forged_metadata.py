@@ -335,6 +335,7 @@ def test_commit_that_is_no_document_is_named_by_every_reader(
     assert run_in_process(changed(own, force_rerun=True)).published_version == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [make_fifo, make_endless, make_huge])
 def test_what_lies_where_a_run_reads_stops_no_other_reader(
     own: SliceJob, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
@@ -386,6 +387,7 @@ def test_fragment_that_is_no_file_has_its_rows_answered_again(own: SliceJob) -> 
 LINKS = ["", "commits", "plans", "staged", "kept", "kept/000001", "lease", "checkpoint"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", LINKS)
 def test_link_in_the_metadata_leads_nowhere(own: SliceJob, other: SliceJob, folder: str) -> None:
     """Through it a forger would have the other table's older versions published as their own, or removed."""

@@ -64,6 +64,7 @@ rows_of_fragments = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(rows_of_fragments)
 def test_what_was_put_is_found_once_and_in_order(
@@ -81,6 +82,7 @@ overlapping_ranges = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(overlapping_ranges, st.integers(1, 20))
 def test_overlaps_are_decided_by_name_whoever_reads(

@@ -132,6 +132,7 @@ def test_leftovers_beside_a_published_slice_go_and_the_slice_stays(job: SliceJob
     assert collect(job, -1) == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", ["lease/epoch-000007", "staged/000001-0123abcd/part-000001-00000-of-00001-0123abcd"]
 )
@@ -157,6 +158,7 @@ def test_key_inside_the_path_is_any_key(job: SliceJob, tmp_path: Path) -> None:
     assert collect(changed(named, slice_key="another")) == {str(folder)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["any-slice-key", "any-trial-name", "*", "[a-z]"])
 def test_tables_beside_it_are_left_alone(job: SliceJob, tmp_path: Path, name: str) -> None:
     own = changed(job, output_path=f"{tmp_path}/{name}/out")

@@ -85,6 +85,7 @@ def test_released_slice_with_a_checkpoint_is_leased_at_once(store: Store) -> Non
     assert store.names(LEASE) == ["beat-000002", "epoch-000002"]
 
 
+@pytest.mark.slow
 def test_holder_that_lives_is_waited_for(store: Store) -> None:
     first = acquire(store, me="first")
     first.set_progress({"rows": 7})
@@ -151,6 +152,7 @@ def test_epoch_of_another_run_is_not_mistaken_for_its_own(store: Store) -> None:
         first.check()
 
 
+@pytest.mark.slow
 def test_one_of_many_waiting_runs_takes_over(store: Store) -> None:
     first = acquire(store)
     kill(first)

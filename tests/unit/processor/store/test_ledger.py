@@ -93,6 +93,7 @@ some_carried = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     some_blocks, some_fragments, some_carried, some_sizes, st.integers(1, 3), st.integers(0, 2), st.booleans()
@@ -194,6 +195,7 @@ def test_other_files_are_no_fragments(name: str) -> None:
     assert ledger.read_ledger([name], UNITS, lambda name: ranges([(0, 0, 1)])).fragments == 0
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(some_fragments, st.lists(st.integers(0, 2), min_size=2, max_size=2))
 def test_parts_get_the_ranges_of_their_units(

@@ -58,6 +58,7 @@ def refused(job: SliceJob, lake: Path) -> str:
 ELSEWHERE = {"quarantine_path": "{}/failed", "metadata_path": "{}/meta"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "other", "says"), [
     ({}, {"output": "{}/a/inner"}, "lies inside the table {}/a"),
     ({}, {"output": "{}/a/ds=2026-01-31"}, "lies inside the table {}/a"),
@@ -182,6 +183,7 @@ def test_each_folder_says_whose_it_is(lake: Path) -> None:
     assert Mark.read(f"{lake}/failed.ray_llm") == Mark(f"{lake}/failed.ray_llm", "quarantine", f"{lake}/b")
 
 
+@pytest.mark.slow
 def test_tables_beside_each_other_and_trials_are_accepted(lake: Path) -> None:
     for output in ("{}/a", "{}/a.b", "{}/ab", "{}/c/a"):
         run_in_process(table(lake, output, max_rows=2))
@@ -236,6 +238,7 @@ def forget(lake: Path) -> None:
     shutil.rmtree(lake / "failed.ray_llm", ignore_errors=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_slice", [True, False])
 @pytest.mark.parametrize("shared", ["quarantine_path", "metadata_path"])
 def test_table_of_an_older_provider_keeps_its_folders(lake: Path, shared: str, has_slice: bool) -> None:
@@ -273,6 +276,7 @@ def test_damaged_document_is_named(lake: Path) -> None:
 # Object stores
 
 
+@pytest.mark.slow
 def test_folders_on_a_store_are_known_by_any_scheme(lake: Path, s3_store: Store) -> None:
     root, alias = s3_store.url, s3_store.url.replace("s3://", "s3a://")
     run_in_process(table(root, "{}/a", quarantine_path="{}/failed", source=lake.parent / "in"))

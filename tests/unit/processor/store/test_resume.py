@@ -79,7 +79,7 @@ def write_input(folder: Path, kind: str, sizes: list[int], rng: random.Random) -
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     kind=st.sampled_from(["parquet", "csv", "jsonl"]),
     sizes=st.lists(st.integers(0, 30), min_size=1, max_size=5).filter(any), seed=st.integers(0, 2**32),

@@ -26,6 +26,7 @@ def sample(
     return confined.confined_sample(files, rows, columns, limit_s)
 
 
+@pytest.mark.slow
 def test_column_that_needs_more_memory_than_it_may_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -38,6 +39,7 @@ def test_column_that_needs_more_memory_than_it_may_hides_no_other(
     assert "too large" in rows[0][1]
 
 
+@pytest.mark.slow
 def test_long_values_are_cut_before_they_are_python_s(tmp_path: Path) -> None:
     numbers = pa.nulls(5 << 20, pa.int8())
     table = pa.table({
@@ -49,12 +51,14 @@ def test_long_values_are_cut_before_they_are_python_s(tmp_path: Path) -> None:
     assert [len(cell) for cell in row] == [2001, 2001, len("5,242,880 bytes"), 2001]
 
 
+@pytest.mark.slow
 def test_rows_come_from_as_many_files_as_needed(tmp_path: Path) -> None:
     tables = [pa.table({"n": [i, i], "other": ["x", "y"]}) for i in range(3)]
     assert sample(tmp_path, *tables, rows=3, columns=1) == (["n"], [["0"], ["0"], ["1"]])
     assert sample(tmp_path, pa.table({"n": pa.array([], pa.int8())})) == (["n"], [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("names", [["meta", "meta.lang"], ["meta.lang", "meta"], ["meta.lang", "meta.lang"]])
 def test_column_is_found_by_its_own_name(tmp_path: Path, names: list[str]) -> None:
     """Which may be a path to Arrow, or that of two."""
@@ -64,6 +68,7 @@ def test_column_is_found_by_its_own_name(tmp_path: Path, names: list[str]) -> No
     assert row == [str(value[0].as_py()) for value in values]
 
 
+@pytest.mark.slow
 def test_little_is_read_ahead_of_an_object(s3_store: Store) -> None:
     """By the server itself, of each column."""
     s3_store.put("a.parquet", b"x" * 100)
@@ -93,6 +98,7 @@ def test_damaged_file_is_named(tmp_path: Path) -> None:
         confined.confined_sample([(Store(str(tmp_path)), "0.parquet")], 1, 1, LIMIT_S)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [
     pytest.param("import time; time.sleep(600)", id="hangs"),
     pytest.param("import os; os.abort()", id="ends"),

@@ -14,6 +14,7 @@ from tests.support.in_process import changed, job_of, run_in_process
 from tests.support.s3_dialect import Dialect
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["", "/{slice}", "/day={slice}/rows"])
 def test_slices_of_a_table_in_an_object_store(dialect: Dialect, tmp_path: Path, folder: str) -> None:
     pq.write_table(pa.table({"name": ["a"]}), tmp_path / "in.parquet")

@@ -30,6 +30,7 @@ def published(tmp_path: Path) -> tuple[SliceFolders, Version]:
     return folders, version
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2, 1000])
 @pytest.mark.parametrize("rows", [1, 4, 9, 100])
 def test_first_rows_come_from_as_many_files_as_needed(

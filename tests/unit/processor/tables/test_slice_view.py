@@ -74,6 +74,7 @@ def test_progress_is_shown_to_the_task_that_runs(job: SliceJob) -> None:
     assert view(job).progress() is None
 
 
+@pytest.mark.slow
 def test_sample_is_short_text_whatever_is_in_the_rows(job: SliceJob) -> None:
     run(job)
     columns, rows = view(job).sample("published", 10)
@@ -127,6 +128,7 @@ def not_shown(view: SliceView) -> None:
             view.sample(kind, 5)  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("own", [(), ("metadata",), ("metadata", "staging"), ("staging", "quarantine")])
 @pytest.mark.parametrize("is_older", [False, True])
 def test_record_that_was_edited_leads_to_no_other_table(
@@ -144,6 +146,7 @@ def test_record_that_was_edited_leads_to_no_other_table(
         SliceView(paths, TASK).versions()
 
 
+@pytest.mark.slow
 def test_record_that_names_another_table_s_quarantine_leads_nowhere(job: SliceJob, victim: SliceJob) -> None:
     run(job)
     view = SliceView(replace(job.paths, quarantine=victim.paths.quarantine), TASK)
@@ -154,6 +157,7 @@ def test_record_that_names_another_table_s_quarantine_leads_nowhere(job: SliceJo
         view.sample("quarantined", 5)
 
 
+@pytest.mark.slow
 def test_link_in_place_of_a_published_file_shows_no_other_file(job: SliceJob, victim: SliceJob) -> None:
     run(job)
     [own], [other] = (list(Path(one.slice_path).glob("part-*")) for one in (job, victim))
@@ -188,6 +192,7 @@ def test_table_that_names_no_task_has_its_metadata_beside_it(
         view(elsewhere).versions()
 
 
+@pytest.mark.slow
 def test_metadata_elsewhere_are_read_if_they_say_whose_they_are(job: SliceJob, tmp_path: Path) -> None:
     given = {"metadata_path": f"{tmp_path}/meta", "quarantine_path": f"{tmp_path}/failed"}
     elsewhere = changed(job, output_path=f"{tmp_path}/elsewhere", **given)

@@ -84,6 +84,7 @@ def test_try_that_has_held_its_submission_does_not_list_the_jobs_again(cluster: 
     assert cluster.calls == []
 
 
+@pytest.mark.slow
 def test_job_that_was_asked_something_else_is_stopped(cluster: FakeCluster) -> None:
     job = a_try(1, prompt="was: {a}").submit()
     assert a_try(2).find_job() is None
@@ -91,6 +92,7 @@ def test_job_that_was_asked_something_else_is_stopped(cluster: FakeCluster) -> N
     assert cluster.job(job.submission_id) is cluster.jobs[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("status", "published", "clears", "is_taken"),
     [
@@ -126,6 +128,7 @@ def test_cluster_that_refuses_to_list_its_jobs_is_told_of_and_costs_no_task(clus
 NEWER = {"record_format": 2, "ray_conn_id": "ray_default"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [NEWER, {"phase": "paused"}, {"nonce": None}, {"try_number": "two"}, {"record_format": "?"}]
 )
@@ -149,6 +152,7 @@ def test_record_with_more_than_this_version_knows_is_read(cluster: FakeCluster) 
     assert found.submission_id == job.submission_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [{"jobs": ["j"], "record_format": 2}, "a newer form", [1]])
 def test_record_that_names_no_job_leaves_it_to_the_cluster_or_fails(cluster: FakeCluster, value: Any) -> None:
     a_try(1).submit()
@@ -158,6 +162,7 @@ def test_record_that_names_no_job_leaves_it_to_the_cluster_or_fails(cluster: Fak
         a_try(2, StateStore({STATE_KEY: value})).find_job()
 
 
+@pytest.mark.slow
 def test_job_in_the_cluster_whose_metadata_cannot_be_read_is_stopped(cluster: FakeCluster) -> None:
     a_try(1).submit()
     cluster.jobs[0]["metadata"] |= {"record_format": "2", "try_number": "one"}
@@ -294,6 +299,7 @@ def test_attempt_is_recorded_until_another_one_has_the_job(cluster: FakeCluster)
 # --- In the triggerer ---
 
 
+@pytest.mark.slow
 def test_resume_knows_without_a_store_how_many_jobs_its_try_has_lost() -> None:
     tracker = a_try(1)
     job = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
@@ -309,6 +315,7 @@ def test_resume_knows_without_a_store_how_many_jobs_its_try_has_lost() -> None:
     assert not tracker.can_resubmit(stopped=False)
 
 
+@pytest.mark.slow
 def test_status_job_is_submitted_when_the_cluster_is_back(cluster: FakeCluster) -> None:
     job = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
     cluster.http = 503

@@ -74,6 +74,7 @@ def soon(action: Callable[[], object]) -> None:
     threading.Timer(0.3, action).start()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("needs", NEEDS)
 def test_backend_that_is_away_for_a_while_costs_no_try(
     vault: Vault, cluster: FakeCluster, needs: dict[str, Any]
@@ -104,6 +105,7 @@ def test_backend_that_stays_away_fails_the_task_so_that_it_is_retried(
     assert cluster.jobs == []
 
 
+@pytest.mark.slow
 def test_next_try_waits_for_the_backend_and_finds_the_job(vault: Vault, cluster: FakeCluster) -> None:
     store, operator = StateStore(), task()
     job = operator._build_tracker(context_of(operator, store), None).submit()
@@ -131,6 +133,7 @@ async def always() -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_waiter_whose_backend_is_away_waits_and_gives_up_retryably(
     vault: Vault, cluster: FakeCluster
 ) -> None:
@@ -144,6 +147,7 @@ def test_waiter_whose_backend_is_away_waits_and_gives_up_retryably(
     assert isinstance(waited(60.0), Finished)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["the task or its trigger", "the API server"])
 def test_job_is_stopped_although_its_connection_cannot_be_read_at_once(
     vault: Vault, cluster: FakeCluster, by: str, monkeypatch: pytest.MonkeyPatch

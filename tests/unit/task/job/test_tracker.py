@@ -62,6 +62,7 @@ def test_certificate_that_is_not_valid_and_a_server_without_tls_are_final_at_sub
     assert time.monotonic() - began < 20
 
 
+@pytest.mark.slow
 def test_cluster_whose_name_is_unknown_for_a_while_is_waited_for(submit: Any) -> None:
     began = time.monotonic()
     with pytest.raises(RayUnreachableError, match="failed 1 times: ConnectError"):

@@ -172,6 +172,7 @@ def test_cluster_that_stays_away_is_unreachable(cluster: FakeCluster, http: int,
     assert verdict.refused is refused
 
 
+@pytest.mark.slow
 def test_deadline_holds_while_the_cluster_is_away(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +183,7 @@ def test_deadline_holds_while_the_cluster_is_away(
         assert 0.4 < time.monotonic() - began < 50
 
 
+@pytest.mark.slow
 def test_waiter_sends_heartbeats(cluster: FakeCluster) -> None:
     def beats() -> int:
         return cluster.count("PUT /api/packages/gcs/ray-llm-owner-j")
@@ -205,6 +207,7 @@ def test_job_that_publishes_hears_at_once_that_its_task_waits(cluster: FakeClust
     assert not cluster.beats[0].startswith(CONFIRMED)  # before there was anything to publish
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["Airflow no longer wants", "cannot ask Airflow"])
 def test_job_does_not_publish_for_a_task_that_was_marked_while_its_waiter_hung(
     cluster: FakeCluster, why: str
@@ -222,6 +225,7 @@ def test_job_does_not_publish_for_a_task_that_was_marked_while_its_waiter_hung(
     assert any(why in line for line in log.lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("why", ["Airflow no longer wants", "cannot ask Airflow"])
 def test_job_that_may_never_publish_is_waited_for_no_longer_than_one_without_a_task(
     cluster: FakeCluster, why: str
@@ -238,6 +242,7 @@ def test_job_that_may_never_publish_is_waited_for_no_longer_than_one_without_a_t
     assert from_event(json.loads(json.dumps(to_event(verdict)))) == verdict
 
 
+@pytest.mark.slow
 def test_beats_come_as_often_as_the_job_expects_them_however_seldom_its_status_is_checked(
     cluster: FakeCluster,
 ) -> None:

@@ -105,6 +105,7 @@ async def fire(place: QueuePlace) -> dict[str, Any]:
 # --- On a worker ---
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("phases", "behind", "newcomer", "called"),
     [
@@ -155,6 +156,7 @@ def test_tasks_of_one_machine_take_the_places_that_there_are(cluster: FakeCluste
     assert sum(run(all_at_once())) == len(cluster.jobs) == LIMIT
 
 
+@pytest.mark.slow
 def test_tasks_that_hold_share_a_look(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.jobs = jobs([WAITING] * LIMIT)
     monkeypatch.setattr(submission_queue, "_LOOK_SECONDS", 60.0)
@@ -167,6 +169,7 @@ def test_tasks_that_hold_share_a_look(cluster: FakeCluster, monkeypatch: pytest.
     assert looks(cluster) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machines", "tasks", "has_turn"),
     [(3, 24, False), long(3, 24, True), long(1, 200, False), long(4, 200, False)],
@@ -205,6 +208,7 @@ def start_at_once(folder: Path, machines: int, tasks: int, has_turn: bool) -> in
     return [process.exitcode for process in processes].count(0)
 
 
+@pytest.mark.slow
 def test_task_that_holds_on_its_worker_goes_on_when_there_is_a_place_and_says_what_it_waits_for(
     cluster: FakeCluster,
 ) -> None:
@@ -234,6 +238,7 @@ def test_cluster_that_is_away_is_waited_for_and_one_that_refuses_the_token_is_no
         run(enter(place(reconnect_timeout=60)))
 
 
+@pytest.mark.slow
 def test_proxy_that_refuses_the_list_of_jobs_stops_no_submission(cluster: FakeCluster) -> None:
     log, cluster.jobs = Log(), listed([WAITING] * LIMIT)
     cluster.refused = ("/api/v0/",)  # Ray's Jobs API, through which jobs are submitted, lists them too
@@ -251,6 +256,7 @@ def test_proxy_that_refuses_the_list_of_jobs_stops_no_submission(cluster: FakeCl
 # --- In the triggerer ---
 
 
+@pytest.mark.slow
 def test_deferred_tasks_are_called_in_the_order_in_which_they_came_and_share_their_looks(
     cluster: FakeCluster,
 ) -> None:
@@ -287,6 +293,7 @@ def test_deferred_tasks_are_called_in_the_order_in_which_they_came_and_share_the
     run(line())
 
 
+@pytest.mark.slow
 def test_wait_that_is_too_long_fails_the_task_as_it_does_on_the_cluster(cluster: FakeCluster) -> None:
     cluster.jobs = jobs([WAITING] * LIMIT)
     with pytest.raises(RayQueueTimeoutError, match=r"within limits.queue: waited 0 s"):
@@ -300,6 +307,7 @@ def test_wait_that_was_too_long_says_what_for() -> None:
         place(since=time.time() - 61).seconds_left(jobs_text(3))
 
 
+@pytest.mark.slow
 def test_deferred_task_bears_a_cluster_that_is_away_or_refuses_it_for_reconnect_timeout(
     cluster: FakeCluster,
 ) -> None:
@@ -347,6 +355,7 @@ def test_task_of_a_dag_that_was_paused_after_its_call_has_waited_no_longer_than_
     assert run(enter(turn.place, has_turn=True))
 
 
+@pytest.mark.slow
 def test_time_of_tasks_that_airflow_does_not_start_does_not_run(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,6 +178,7 @@ class Killed(BaseException):
     pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", range(22))
 def test_kill_while_merging_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     cache = Cache(str(tmp_path))
@@ -233,6 +234,7 @@ def write_and_merge(url: str, me: int, barrier: Any) -> None:
             cache.files.compact(cache.files.read())
 
 
+@pytest.mark.slow
 def test_concurrent_writers_and_merges_lose_nothing(tmp_path: Path) -> None:
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(3)

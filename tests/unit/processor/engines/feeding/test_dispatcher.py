@@ -378,6 +378,7 @@ def test_fixed_batch_goes_as_a_whole_again_when_its_worker_died() -> None:
     assert desk.dispatcher.wait(block) == []
 
 
+@pytest.mark.slow
 def test_rows_of_a_second_silent_worker_are_asked_of_a_third() -> None:
     one, two, three = Worker("1"), Worker("2"), Worker("3")
     desk = Desk(one)
@@ -423,6 +424,7 @@ def test_row_of_two_workers_that_die_at_once_is_left_once() -> None:
     assert (block.unsettled, block.left) == (0, [row])
 
 
+@pytest.mark.slow
 def test_silent_worker_gets_no_rows_and_keeps_no_place_of_those_that_others_answered() -> None:
     one, two = Worker("1"), Worker("2")
     desk = Desk(one, rows=1)
@@ -444,6 +446,7 @@ def test_silent_worker_gets_no_rows_and_keeps_no_place_of_those_that_others_answ
     assert desk.dispatcher.wait(block) == desk.dispatcher.wait(more) == []
 
 
+@pytest.mark.slow
 def test_row_that_waits_to_be_asked_again_is_not_queued_a_second_time_when_its_worker_dies() -> None:
     one, two = Worker("1"), Worker("2")
     desk = Desk(one, rows=1)
@@ -464,6 +467,7 @@ def test_row_that_waits_to_be_asked_again_is_not_queued_a_second_time_when_its_w
     assert desk.dispatcher._queued_rows == 0
 
 
+@pytest.mark.slow
 def test_worker_of_which_one_call_says_that_it_died_gets_no_more_rows() -> None:
     worker = Worker()
     desk = Desk(worker)

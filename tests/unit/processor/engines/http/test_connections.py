@@ -153,6 +153,7 @@ def answers(served: WireEndpoint, **fields: Any) -> dict[int, Any]:
     return {i: row["text"] if row["numbers"] is None else row["numbers"] for i, row in sink.by_row.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", [Asked, NamingAsked])
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_row_has_its_own_answer(fault: Respond, asked: type[Asked]) -> None:
@@ -197,6 +198,7 @@ async def answer_only(asked: Asked) -> None:
     await asked.send()
 
 
+@pytest.mark.slow
 def test_connections_are_used_again_only_where_replies_have_their_requests_id() -> None:
     with wire_endpoint(answer_only) as served:
         answers(served)
@@ -333,12 +335,14 @@ async def drip(asked: Asked) -> None:
             await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_slow_reply_ends_with_its_time() -> None:
     with wire_endpoint(drip) as served:
         sink, _ = feed(served, ["a"], request_timeout=0.3)
     assert (sink.by_row[0]["text"], len(served.requests)) == (answer_to("a"), 2)
 
 
+@pytest.mark.slow
 def test_large_replies_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here one: what the second does not fit into the sockets' buffers waits for the first."""
     monkeypatch.setattr(connections, "_LARGE_REPLIES", 1)
@@ -362,6 +366,7 @@ def test_large_replies_are_read_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch)
 # How many connections there may be
 
 
+@pytest.mark.slow
 def test_more_requests_in_flight_than_files_are_fewer() -> None:
     code = """
 import resource

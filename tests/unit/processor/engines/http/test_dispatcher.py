@@ -28,6 +28,7 @@ def take_rows(dispatcher: HttpDispatcher) -> None:
         dispatcher.wait_for_room()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("longest_s", "delivered"), [(0.05, 0), (30.0, 1)])
 def test_answers_in_flight_are_waited_for_as_long_as_a_request_may_take(
     longest_s: float, delivered: int

@@ -59,6 +59,7 @@ def test_model_in_anothers_place_does_not_decide_the_size_of_all_vectors() -> No
     assert [len(sink.by_row[row]["numbers"]) for row in (0, 1)] == [8, 8]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("status", "kind"), [(400, "input"), (401, "input"), (503, "transient")])
 def test_endpoint_that_answers_no_vector_ends_the_slice_before_any_row(
     monkeypatch: pytest.MonkeyPatch, status: int, kind: str

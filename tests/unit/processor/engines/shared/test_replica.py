@@ -53,6 +53,7 @@ class Worker(replica.SharedVllmReplica):
         """Kills no process, and keeps logging enabled."""
 
 
+@pytest.mark.slow
 @async_test
 async def test_only_rows_of_a_job_that_is_gone_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     users, polls = ["a", "b"], 0

@@ -103,6 +103,7 @@ def ensure(apps: ServeApps, scaling: Scaling) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "scaling", "is_deployed"),
     [

@@ -69,6 +69,7 @@ def test_slice_continues_without_a_cache_if_model_files_cannot_be_read(
     assert "engine.cache: the node is gone. The slice continues without it" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("actors", "waiting"), [((2, 2), 2), ((2, 8), 16)])
 def test_pool_of_feeders_can_scale_up_when_it_may(actors: tuple[int, int], waiting: int) -> None:
     from ray.data import DataContext

@@ -205,6 +205,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other or (one != one and other != other))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(st.lists(results, min_size=1, max_size=6), st.integers(1, 6))
 def test_every_row_is_published_unchanged_or_fails_alone(returned: list[Any], group: int) -> None:

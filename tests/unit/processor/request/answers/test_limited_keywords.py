@@ -43,6 +43,7 @@ json_values = st.recursive(
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(st.lists(json_values, max_size=4))
 def test_unique_items_are_those_of_jsonschema(items: list[Any]) -> None:
     try:
@@ -53,6 +54,7 @@ def test_unique_items_are_those_of_jsonschema(items: list[Any]) -> None:
     assert is_valid == jsonschema.Draft202012Validator(UNIQUE).is_valid(items)
 
 
+@pytest.mark.slow
 def test_answer_whose_checks_double_with_each_level_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limited_keywords, "_SECONDS", (0.4, 0.01))
     answers = AnswerSchema(BRANCHES)

@@ -138,6 +138,7 @@ def test_key_that_a_nested_struct_would_drop_is_named_with_its_path() -> None:
 SLOW = "^(a|a)*$"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("schema", "text"), [
     ({"type": "object", "properties": {"a": {"type": "string", "pattern": "^(a+)+$"}}}, '{"a": "TEXT"}'),
     ({"type": "object", "properties": {"a": {"type": "string", "pattern": SLOW}}}, '{"a": "TEXT"}'),
@@ -202,6 +203,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other and isinstance(one, bool) == isinstance(other, bool))
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(closed, json_values)
 def test_published_answer_is_the_answer_or_invalid(schema: dict[str, Any], value: Any) -> None:

@@ -226,6 +226,7 @@ def test_regex_is_read_as_any_of_vllms_backends_reads_it(regex: str, text: str) 
     assert rows.num_rows == 1
 
 
+@pytest.mark.slow
 def test_regex_that_takes_exponential_time_fails_its_row() -> None:
     _, failed = parse(["a" * 40 + "b"], regex="(a|aa)+$")
     assert reasons(failed)[0][2].startswith("the answer takes too long to match regex")

@@ -39,6 +39,7 @@ def texts(model: Path, *requests: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_images_stand_before_the_text_of_the_first_user_message(model: Path) -> None:
     system, ask = {"role": "system", "content": "Be brief."}, {"role": "user", "content": "What is it?"}
     again = [{"role": "assistant", "content": "x"}, {"role": "user", "content": "Correct it."}]

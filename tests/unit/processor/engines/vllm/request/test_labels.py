@@ -183,6 +183,7 @@ def request(text: str = "x", **sampling: Any) -> str:
     )
 
 
+@pytest.mark.slow
 def test_request_is_a_tree_of_the_labels_tokens(tmp_path: Path) -> None:
     tokenizer = tokenizer_of(tmp_path)
     [whole] = tokenizer._tokenizer(["<|user|>x<|assistant|>no"])
@@ -204,12 +205,14 @@ def test_row_that_draws_its_answer_fails_alone(tmp_path: Path) -> None:
 THINKS = "{% for m in messages %}<|user|>{{ m.content }}{% endfor %}<|assistant|>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("opening", ["<think>\n", "[THINK]", "<seed:think>", "<|begin_of_thought|>"])
 def test_model_that_thinks_first_is_refused(tmp_path: Path, opening: str) -> None:
     with pytest.raises(SliceError, match="thinking"):
         tokenizer_of(tmp_path, THINKS + opening)
 
 
+@pytest.mark.slow
 def test_model_that_need_not_think_does_not(tmp_path: Path) -> None:
     [row] = tokenizer_of(tmp_path / "thought", THINKS + "<think></think>")([request()])
     assert row.error is None
@@ -282,6 +285,7 @@ def first_request(folder: Path, template: str, labels: list[str]) -> set[str]:
 ANSWERS = "{% for m in messages %}<|{{ m.role }}|>BEFORE{{ m.content }}{% endfor %}<|assistant|>"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("template", "texts"),
     [

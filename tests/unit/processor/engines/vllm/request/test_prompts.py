@@ -36,6 +36,7 @@ def request(row: dict[str, str], query: str | None = "{q}") -> str:
 words = st.lists(st.sampled_from(["a", "bank", "of", "law", "[SEP]", "\u2603"]), max_size=6).map(" ".join)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(query=words, text=words)
 def test_pair_is_that_of_the_tokenizer_unless_a_cell_spells_a_control_token(

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 from benchmarks.model_folder import write_model_folder
 from tests.support.in_process import job_of
@@ -20,6 +22,7 @@ print(AutoTokenizer.__name__, "torch" in sys.modules, importlib.util.find_spec("
 """
 
 
+@pytest.mark.slow
 def test_tokenizer_loads_without_torch_which_can_be_imported_afterwards() -> None:
     process = subprocess.run([sys.executable, "-c", _LOAD], capture_output=True, text=True)
     assert process.stdout.split() == ["AutoTokenizer", "False", "True"], process.stderr[-2000:]

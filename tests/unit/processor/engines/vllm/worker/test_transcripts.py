@@ -16,6 +16,7 @@ ONE_LANGUAGE = Transcript(9, [1, 2], [], [])
 MANY_LANGUAGES = Transcript(9, [1], [5, 6], [3, 4])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("request_", "words", "is_asked"),
     [

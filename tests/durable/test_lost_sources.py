@@ -35,7 +35,6 @@ def wait_away(scene: Scene, times: int) -> None:
     wait_for(look, LIMIT, f"the log to say {AWAY!r} {times} times", lambda: scene.airflow.api.log(scene.task))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("mode", ["waiting", long("deferred")], indirect=True)
 def test_secrets_backend_that_is_away_for_a_while(scene: Scene, sealed: Vault, mode: str) -> None:
     """Before the job is submitted, and where the next try, or another triggerer, looks for it."""

@@ -176,17 +176,24 @@ class Plan:
             options=ReadOptions.from_json(value["options"]),
             source_schema=schema_from_json(value["source_schema"]),
             schema=schema_from_json(value["schema"]),
-            units=tuple(_unit(files, *numbers) for numbers in value["units"]),
+            units=tuple(_unit(FORMATS[value["format"]], files, *numbers) for numbers in value["units"]),
             slice_filter=SliceFilter(**value["slice_filter"]) if value["slice_filter"] else None,
         )
 
 
 def _unit(
-    files: Sequence[PlannedFile], file: int, rows: int, first: int, of_range: int, *position: int
+    read_by: type[FileFormat],
+    files: Sequence[PlannedFile],
+    file: int,
+    rows: int,
+    first: int,
+    of_range: int,
+    *position: int,
 ) -> Unit:
     """:raises ValueError: for a number that no plan has."""
     numbers = (file, rows, first, of_range, *position)
-    if not (all(type(one) is int for one in numbers) and file >= 0 and 0 <= rows <= MAX_UNIT_ROWS):
+    are_valid = all(type(one) is int for one in numbers) and len(position) in read_by.position_sizes
+    if not (are_valid and file >= 0 and 0 <= rows <= MAX_UNIT_ROWS):
         raise ValueError(f"it has a unit of {rows!r} rows of file {file!r}, at {position!r}")
     return Unit(files[file], RowRange(first, of_range, position), rows)
 

@@ -97,6 +97,8 @@ class FileFormat(ABC):
     name: ClassVar[FormatName]
     #: What people call it.
     title: ClassVar[str]
+    #: How many numbers the position of a range of its files may have.
+    position_sizes: ClassVar[tuple[int, ...]]
     #: Of its files, in lower case; that of a compression may follow.
     extensions: ClassVar[tuple[str, ...]]
     #: Extensions of files that it reads only with options: what such a file is, and which to set.

@@ -43,6 +43,7 @@ _MAX_MICROSECONDS = (2**63 - 1) // 1000
 class ParquetFormat(FileFormat):
     name = "parquet"
     title = "Parquet"
+    position_sizes = (1,)
     extensions = (".parquet", ".pq")
 
     _last: tuple[ParquetFooter, tuple[str, ...], pa.Schema, Mapping[str, str]] | None = None

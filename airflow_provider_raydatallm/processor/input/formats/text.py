@@ -82,6 +82,7 @@ class TextFormat(FileFormat):
     """Compressed files are one range, since they allow no seek; so are files whose records can be told apart
     only by parsing all text before them (`parsed_whole`)."""
 
+    position_sizes = (0, 2)
     may_be_empty = True
     scans_all = True
 

@@ -110,6 +110,18 @@ def test_range_has_the_same_rows_whenever_and_however_it_is_read(tmp_path: Path,
             assert pa.concat_tables(tables).to_pylist() == TABLE.slice(first, unit.rows).to_pylist()
 
 
+def test_plan_of_another_form_is_none(tmp_path: Path, name: FormatName) -> None:
+    """Its folder is made again; nothing is read by it."""
+    stored = json.loads(json.dumps(plan_of(file_in(tmp_path, name)).to_json()))
+    first = stored["units"][0]
+    for wrong in (
+        {"units": [[*first, 7]]}, {"units": [first[:3]]}, {"units": [[*first[:4], None, None]]},
+        {"units": [[*first[:-1], "0"]]}, {"format": "tape"},
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"unit|KeyError|TypeError"):
+            Plan.from_json({**stored, **wrong})
+
+
 def test_chosen_columns_are_read_in_their_order(tmp_path: Path, name: FormatName) -> None:
     path = file_in(tmp_path, name)
     plan = plan_of(path, columns=["x", "n"])

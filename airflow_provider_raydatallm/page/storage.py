@@ -1,7 +1,7 @@
 """Reads a slice's folder for the page, in bounded time: storage may be slow, away, or closed to this server.
 
 Each read has a thread of its own, which the API server's do not wait for longer than a moment. Requests to an
-object store end with that moment; a disk that hangs keeps its readers, so that only a few at a time read a
+object store end soon after; a disk that hangs keeps its readers, so that only a few at a time read a
 table, or read for a DAG, and others are read meanwhile.
 """
 
@@ -25,8 +25,9 @@ T = TypeVar("T", bound=BaseModel)
 
 log = logging.getLogger(__name__)
 
-#: How long a page waits for storage.
-_READ_SECONDS = 5.0
+#: How long a page waits for storage, and when a reader gives up: later, so that the page tells of the wait,
+#: never of how a request ended.
+_READ_SECONDS, _READER_SECONDS = 5.0, 10.0
 #: How many reads go on at a time: in all, for one DAG, and of one table.
 _READERS, _READERS_OF_DAG, _READERS_OF_TABLE = 32, 8, 4
 #: Of these, how many decode rows: each has a process of its own, with some hundred MiB at most.
@@ -85,7 +86,7 @@ def read_sample(run: RunOfSlice, task: dict[str, str], kind: Literal["published"
 def _view(run: RunOfSlice, task: dict[str, str]) -> Any:
     from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
 
-    return SliceView(SlicePaths(**run.entry.paths), task, _READ_SECONDS)
+    return SliceView(SlicePaths(**run.entry.paths), task, _READER_SECONDS)
 
 
 def _version(version: Any) -> Version:

@@ -29,13 +29,22 @@ from tests.support.s3 import moto_server
 from tests.support.slices import PROGRAM, Ask
 
 ONE_ENGINE = "one_engine"
-#: Of the last files by their names, those that take minutes.
-_LONGEST = frozenset({"test_shared_engines", "test_traces", "test_transcribe", "test_vllm", "test_workers"})
+#: Of its tests, those that look at the engine's start, and the one that ends it.
+_STARTS_IT = "test_shared_engines"
+_ENDS_IT = "test_engines_end_when_they_are_told_to_and_a_users_application_does_not"
+#: Of the last files by their names, those that take a minute.
+_LONGEST = frozenset({"test_transcribe", "test_vllm", "test_workers"})
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that two processes end together."""
-    items.sort(key=lambda item: item.path.parent.name != ONE_ENGINE and item.path.stem not in _LONGEST)
+
+    def place(item: pytest.Item) -> int:
+        if item.path.parent.name == ONE_ENGINE:
+            return 2 if item.name == _ENDS_IT else int(item.path.stem != _STARTS_IT)
+        return 3 if item.path.stem in _LONGEST else 4
+
+    items.sort(key=place)
 
 
 @pytest.fixture(scope="session")
@@ -45,6 +54,7 @@ def ray_head() -> Iterator[LocalHead]:
     os.environ["AIRFLOW_RAY_LLM_LOCAL_DIR"] = str(folder)
     os.environ["AIRFLOW_CONN_RAY_DEFAULT"] = "ray://local"
     os.environ["RAY_metrics_report_interval_ms"] = "1000"  # noqa: SIM112  # 10 s otherwise
+    os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GB that each engine zeroes at its start, else 2
     yield ensure_head(folder)
     stop_head(folder)
 

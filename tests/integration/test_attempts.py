@@ -122,6 +122,7 @@ def test_next_attempt_finds_the_job_and_has_its_report(task: Any, gate: Path, su
     assert changed.execute(context_of(changed, store, try_number=3))["published_version"] == 2
 
 
+@pytest.mark.long
 def test_next_attempt_finds_the_job_where_airflow_keeps_no_record_of_it(
     task: Any, gate: Path, submitted: list[str]
 ) -> None:

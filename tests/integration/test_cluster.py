@@ -52,6 +52,7 @@ def test_local_connection_joins_the_running_head(ray_head: LocalHead) -> None:
     assert hook.call(jobs_api.get_status("nobody-submitted-this")) is None
 
 
+@pytest.mark.long
 def test_job_is_submitted_once_under_its_id_and_can_be_stopped(ray_head: LocalHead) -> None:
     hook = RayHook("ray_default")
     job = {"submission_id": "one-id", "entrypoint": "sleep 600", "runtime_env": {}, "metadata": {"k": "v"}}

@@ -113,7 +113,7 @@ def test_real_mails_are_sorted_as_transformers_would_and_rightly(run_example: Ru
     ham = [mail for mail in mails if not mail["is_spam"]]
     known, asked = (
         [mail for pair in zip(spam[a:b], ham[a:b], strict=True) for mail in pair]
-        for a, b in ((0, 200), (200, 260))
+        for a, b in ((0, 100), (100, 130))
     )
     pq.write_table(pa.Table.from_pylist(known), tmp_path / "known.parquet")
     model = tmp_path / "model"

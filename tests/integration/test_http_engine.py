@@ -60,6 +60,7 @@ def rows_of(result: dict[str, Any]) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.long
 def test_faults_lose_no_row_and_bad_rows_stop_no_other(ask: Ask, server: str, tmp_path: Path) -> None:
     """A tenth of the rows meets a fault: a limit, an error, a hang, a broken or foreign or slow reply."""
     seen: Counter[str] = Counter()

@@ -50,6 +50,7 @@ def prompt_tokens(model: Path, country: str) -> int:
     return len(tokenizer.encode(text, add_special_tokens=False).ids)
 
 
+@pytest.mark.long
 def test_real_chat_model_answers_in_the_shape_of_the_schema(ask: Ask, tmp_path: Path) -> None:
     model = real_models.smollm2()
     countries = [*COUNTRIES, "Egypt"]
@@ -130,6 +131,14 @@ def test_vectors_of_real_mails_tell_spam_from_ham(ask: Ask, tmp_path: Path) -> N
     spam, ham = (vectors[is_training & (is_spam == kind)].mean(axis=0) for kind in (True, False))
     is_right = (vectors @ (spam - ham) > (spam - ham) @ (spam + ham) / 2) == is_spam
     assert is_right[~is_training].mean() > 0.8
+
+
+def test_real_chat_template_is_applied_as_it_is_published() -> None:
+    model = real_models.smollm2()
+    tokenizer = PromptTokenizer(job_of(input_path="/i", output_path="/o", model_source=str(model)))
+    builder = RequestBuilder(["country"], system_prompt=SYSTEM, prompt=QUESTION)
+    asked = tokenizer([json.dumps(builder.build({"country": country})) for country in COUNTRIES])
+    assert [len(row.tokens) for row in asked] == [prompt_tokens(model, country) for country in COUNTRIES]
 
 
 def test_real_tokenizer_reads_control_tokens_of_a_cell_as_plain_text() -> None:

@@ -63,6 +63,7 @@ def published(result: dict[str, Any]) -> pa.Table:
     return pq.read_table(result["output_path"], partitioning=None)
 
 
+@pytest.mark.long
 def test_every_column_type_is_kept_in_input_order(ask: Ask, tmp_path: Path) -> None:
     table = every_arrow_type()
     for i in range(3):

@@ -15,6 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from airflow_provider_raydatallm.local_ray.head import LocalHead
@@ -52,6 +53,7 @@ class Collector:
         return 200, b""
 
 
+@pytest.mark.long
 def test_run_is_one_trace_across_airflow_and_the_cluster_and_its_figures_reach_statsd(
     ray_head: LocalHead, empty_database: Path, tmp_path: Path
 ) -> None:

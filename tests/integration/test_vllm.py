@@ -134,6 +134,7 @@ def test_options_of_another_engine_are_refused(given: dict[str, Any], says: str)
         load_engine(job)(job, 100)
 
 
+@pytest.mark.long
 def test_engine_that_cannot_start_says_why(
     ask: Ask, tiny_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture,
     capfd: pytest.CaptureFixture[str],

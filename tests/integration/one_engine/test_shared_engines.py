@@ -1,4 +1,5 @@
-"""Engines that outlive a slice, behind the real Ray Serve."""
+"""Engines that outlive a slice, behind the real Ray Serve. The first of these tests starts the folder's
+engine; the one that ends it is the folder's last test (`../conftest.py`)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
 from tests.support.engine_processes import processes
-from tests.support.slices import PROGRAM, Ask, fragments, rows_in
+from tests.support.slices import PROGRAM, WARM_ENGINE, Ask, fragments, rows_in
 from tests.support.waiting import in_thread, wait_for
 
 #: So many tokens take the tiny model seconds, and on a slow machine no minutes.
@@ -99,12 +100,12 @@ def test_slices_at_once_and_after_each_other_have_one_engine(
     results: list[Any] = []
     # A job's own credentials are no part of what an engine is, and end with the job.
     monkeypatch.setenv("AIRFLOW_CONN_HUB", json.dumps({"conn_type": "generic", "password": "kept-by-nobody"}))
-    hub = {"model_conn_id": "hub"}
-    threads = [in_thread(asked, results, key=key, tokens=[8] * 40, **hub) for key in ("a", "b")]
+    given = {"model_conn_id": "hub", "engine_kwargs": WARM_ENGINE}
+    threads = [in_thread(asked, results, key=key, tokens=[8] * 40, **given) for key in ("a", "b")]
     for thread in threads:
         thread.join(300)
     [engine] = processes(ray_head, "VLLM::EngineCore")
-    results.append(asked("c", [8] * 40))
+    results.append(asked("c", [8] * 40, engine_kwargs=WARM_ENGINE))
     assert [p.pid for p in processes(ray_head, "VLLM::EngineCore")] == [engine.pid]
     for result in results:
         assert result["counts"]["succeeded"] == 40, result
@@ -166,24 +167,29 @@ def test_small_slice_does_not_wait_for_a_large_one_whose_rows_end_with_its_job(
 def test_whatever_dies_or_hangs_of_a_shared_engine_the_slice_is_finished(
     asked: Ask, ray_head: LocalHead, tmp_path: Path, victim: str, how: signal.Signals
 ) -> None:
-    tokens = [8, LONG] * 16
+    tokens = [8, 200] * 800
     results: list[Any] = []
-    thread = in_thread(asked, results, key="a", tokens=tokens)
+    thread = in_thread(asked, results, key="a", tokens=tokens, engine_kwargs=WARM_ENGINE)
     wait_for(lambda: rows_in(fragments(tmp_path / "a")) > 0)
-    for process in processes(ray_head, victim):
+    victims = processes(ray_head, victim)
+    for process in victims:
         process.send_signal(how)
+    assert rows_in(fragments(tmp_path / "a")) < len(tokens)
     thread.join(900)
     [result] = results
-    assert (result["counts"]["succeeded"], result["tokens"]["output"]) == (32, sum(tokens)), result
+    assert (result["counts"]["succeeded"], result["tokens"]["output"]) == (len(tokens), sum(tokens)), result
     answers = pq.read_table(result["output_path"], partitioning=None)
-    assert answers.column("name").to_pylist() == [f"a {i}" for i in range(32)]
+    assert answers.column("name").to_pylist() == [f"a {i}" for i in range(len(tokens))]
+    others = processes(ray_head, victim)
+    assert others
+    assert {p.pid for p in others}.isdisjoint(p.pid for p in victims)
 
 
 def test_engines_end_when_they_are_told_to_and_a_users_application_does_not(
     asked: Ask, ray_head: LocalHead
 ) -> None:
-    """With the engine that the tests above leave, if they ran."""
-    asked("a", [8])
+    """With the engine that the folder's tests leave."""
+    asked("a", [8], engine_kwargs=WARM_ENGINE)
     on_cluster(ray_head, USERS, "deploy")
     there = listed()
     assert (there["status"], there["workers"], there["users"]) == ("RUNNING", {"RUNNING": 1}, [])

@@ -206,7 +206,8 @@ def on_ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OnRay]:
     assert runner.close() == []
 
 
-@pytest.mark.parametrize("target", ["driver", long("fragment writer"), long("engine actor")])
+@pytest.mark.long
+@pytest.mark.parametrize("target", ["driver", "fragment writer", "engine actor"])
 def test_kill_on_a_cluster_loses_no_row(on_ray: OnRay, target: str) -> None:
     [outcome] = on_ray.run(RayTrial((target.replace(" ", "-"),), "stub", ((target, "answering"),)))
     assert outcome.kills == 1

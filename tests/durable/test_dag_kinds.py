@@ -56,7 +56,7 @@ def test_scheduler_runs_past_days_by_itself(
 @pytest.mark.parametrize(
     ("kind", "mode"),
     [
-        ("backfill", "waiting"), long("backfill", "deferred"), long("backfill_partitioned", "deferred"),
+        long("backfill", "waiting"), long("backfill", "deferred"), long("backfill_partitioned", "deferred"),
         long("backfill_partitioned", "waiting"),
     ],
     indirect=["mode"],
@@ -116,6 +116,7 @@ def test_backfill_runs_again_what_it_is_told_to_and_answers_nothing_twice(
     assert table.version(DAYS[0]) == published
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_mapped_tasks_answer_a_slice_each(
     airflow: Airflow, outcomes: Outcomes, make_table: MakeTable, mode: str

@@ -33,6 +33,7 @@ def test_something_else_that_answers_for_the_cluster_at_submit(scene: Scene, ans
     assert scene.airflow.api.get(scene.task)["try_number"] == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_task_that_dies_in_its_last_second(scene: Scene, mode: str) -> None:
     task = scene.begin(mode, "lastsecond")
@@ -158,6 +159,7 @@ def test_restarted_scheduler(scene: Scene, mode: str) -> None:
     scene.assert_done("scheduler killed and restarted")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["waiting", long("deferred")], indirect=True)
 def test_cluster_that_is_away_for_a_while(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)

@@ -67,6 +67,7 @@ def test_secrets_backend_that_stays_away_leaves_the_task_its_tries(scene: Scene,
     scene.assert_done("the secrets backend stays away for a try")
 
 
+@pytest.mark.long
 def test_marked_run_whose_task_waits_for_its_next_try(scene: Scene) -> None:
     """Airflow tells its API server's listener of the run, and nobody of the task."""
     task = scene.begin("waiting", "patient")
@@ -81,6 +82,7 @@ def test_marked_run_whose_task_waits_for_its_next_try(scene: Scene) -> None:
     assert f"Stopped Ray job {job}" in scene.airflow.output("api_server")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_deleted_xcoms_of_a_task_that_waits(scene: Scene, mode: str) -> None:
     task = scene.begin(mode)

@@ -88,6 +88,7 @@ def test_mails_of_a_slice_that_will_be_late_and_then_loses_its_worker(
     table.release(DAY)
 
 
+@pytest.mark.long
 def test_sensor_waits_past_too_few_rows_and_a_killed_triggerer_for_a_slice_of_another_program(
     airflow: Airflow, make_table: Callable[..., Table]
 ) -> None:

@@ -18,7 +18,7 @@ from tests.support.airflow_rest import LIMIT, Task, wait_for
 from tests.support.looks import look, take
 from tests.support.tables import ROWS, Table
 
-DAG_ID = "paged_deferred"
+DAG_ID = "paged_waiting"
 DAYS = ("2025-01-01", "2025-01-02", "2025-01-03")
 FAILING = 3
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import sqlite3
 import subprocess
 import sys
 import zipfile
@@ -53,8 +54,9 @@ decorated()
 """
 
 
-@pytest.mark.usefixtures("airflow_database")
-def test_mapped_function_of_a_dag_file_answers_its_slices(ray_head: LocalHead, tmp_path: Path) -> None:
+def test_mapped_function_of_a_dag_file_answers_its_slices(
+    ray_head: LocalHead, airflow_database: Path, tmp_path: Path
+) -> None:
     pq.write_table(pa.table({"name": [" ann", "bob "], "size": [1, 2]}), tmp_path / "in.parquet")
     file = tmp_path / "dags" / "decorated.py"
     file.parent.mkdir()
@@ -67,6 +69,12 @@ def test_mapped_function_of_a_dag_file_answers_its_slices(ray_head: LocalHead, t
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     assert "DEFERRED" not in done.stdout + done.stderr  # a triggerer beside it would take its trigger
+    with sqlite3.connect(airflow_database) as connection:
+        shown = connection.execute(
+            "select rendered_map_index from task_instance where dag_id = 'decorated' and map_index >= 0 "
+            "order by map_index"
+        ).fetchall()
+    assert shown == [("2026-01-01",), ("2026-01-02",)]
     for key in ("2026-01-01", "2026-01-02"):
         table = pq.read_table(tmp_path / "out" / f"ds={key}", partitioning=None)
         assert table.to_pylist() == [

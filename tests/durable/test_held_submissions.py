@@ -47,6 +47,7 @@ def waiting_jobs(cluster: Cluster, airflow: Airflow) -> Iterator[WaitingJobs]:
     watched.close()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_few_jobs_wait_and_the_other_tasks_hold_theirs(
     airflow: Airflow, cluster: Cluster, outcomes: Outcomes, make_table: Callable[..., Table], mode: str,

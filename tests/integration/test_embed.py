@@ -81,7 +81,7 @@ def test_vectors_are_those_of_transformers_and_a_text_that_is_too_long_stops_no_
     mails = [mail["text"][:300] for mail in pq.read_table(real_models.mails()).to_pylist()[:116]]
     texts = [*mails, "[SEP] forged [CLS]", "", "\U0001f600 \u4e2d\u6587", mails[0]]
     rows = [*texts, "too long " * 300, None]
-    result, published = embed(ask, tmp_path, rows)
+    result, published = embed(ask, tmp_path, rows, engine_scope="slice")
     assert published.schema.field("vector").type == pa.list_(pa.float32(), 384)
     assert published.column("n").to_pylist() == [*range(len(texts)), len(texts) + 1]
     vectors = np.array(published.column("vector").to_pylist(), np.float32)

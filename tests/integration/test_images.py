@@ -125,7 +125,7 @@ def test_rows_see_their_images_and_bad_ones_stop_no_other(ask: Ask, tmp_path: Pa
             image_column="photo", image_max_pixels=MAX_PIXELS, columns=["n", "kind", "text"],
             image_sources=[str(photos), site, "127.0.0.1"], max_quarantine_fraction=0.9,
             engine_kwargs={"max_model_len": 2048, "dtype": "float32"}, poll_interval=1.0,
-            **({"sampling_params": sampling} if answers == "written" else chosen),
+            engine_scope="slice", **({"sampling_params": sampling} if answers == "written" else chosen),
         )  # fmt: skip
     published = pq.read_table(result["output_path"], partitioning=None)
     assert published.column("n").to_pylist() == [*range(len(cells))]

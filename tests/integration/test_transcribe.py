@@ -128,7 +128,7 @@ def test_recordings_are_written_down_and_bad_ones_stop_no_other(
         expected = transformers_transcripts(speech_model, good, tmp_path)
         result = ask(
             task="transcribe", input_path=f"{tmp_path}/in.parquet", model_source=str(speech_model),
-            prompt="{words}", audio_column="call", columns=["n", "kind", "words"], engine_scope="shared",
+            prompt="{words}", audio_column="call", columns=["n", "kind", "words"], engine_scope="slice",
             audio_sources=[str(folder), site, "127.0.0.1"], audio_max_seconds=70, max_quarantine_fraction=0.9,
             poll_interval=1.0, engine_kwargs={"dtype": "float32"},
         )  # fmt: skip

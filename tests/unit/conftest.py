@@ -8,6 +8,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# A busy machine may take long for an example.
+settings.register_profile("tests", deadline=None)
+settings.load_profile("tests")
 
 os.fsync = lambda handle: None  # type: ignore[assignment]
 

@@ -247,7 +247,10 @@ def test_input_that_was_swapped_and_swapped_back_is_noticed(
 
 
 @pytest.mark.slow
-def test_gc_leaves_a_live_run_alone_however_young_its_files_may_be(tmp_path: Path) -> None:
+def test_gc_leaves_a_live_run_alone_however_young_its_files_may_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.2)
     write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(40)])
     job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out")
     cluster = InProcess(batch=10)
@@ -255,7 +258,7 @@ def test_gc_leaves_a_live_run_alone_however_young_its_files_may_be(tmp_path: Pat
 
     def collect(batch: pa.Table) -> None:
         if cluster.answered == 20:
-            found.extend(garbage.find_leftovers(job, days=0, stale_seconds=9))
+            found.extend(garbage.find_leftovers(job, days=0, stale_seconds=2))
 
     cluster.before_batch = collect
     assert run_in_process(job, cluster).outcome == "published"

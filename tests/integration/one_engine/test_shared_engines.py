@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.local_ray.head import LocalHead
-from tests.support.engine_processes import processes
+from tests.support.engine_processes import end_engines, processes
 from tests.support.slices import PROGRAM, WARM_ENGINE, Ask, fragments, rows_in
 from tests.support.waiting import in_thread, wait_for
 
@@ -202,6 +202,7 @@ def test_engines_end_when_they_are_told_to_and_a_users_application_does_not(
 def test_idle_engine_gives_way_ends_and_comes_back_and_ends_by_force_with_its_slice(
     asked: Ask, ray_head: LocalHead, tmp_path: Path
 ) -> None:
+    end_engines()
     asked("a", [8])
     [first] = processes(ray_head, "VLLM::EngineCore")
     asked("b", [8], **SHORT_LIVED)

@@ -22,6 +22,7 @@ from airflow_provider_raydatallm.processor.publish import reconcile
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import garbage, lease, versions
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
+from tests.support.marks import long
 from tests.support.s3_dialect import Dialect
 from tests.support.self_naming_rows import Killed, assert_own_answers, kill_after, published, write_rows
 
@@ -60,7 +61,7 @@ def test_half_finished_file_that_is_read_with_another_encoding_is_answered_anew(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("refusal", ["condition", "bare", "empty"])
+@pytest.mark.parametrize("refusal", ["condition", long("bare"), long("empty")])
 def test_interrupted_slice_resumes_on_a_store_however_it_refuses(
     dialect: Dialect, tmp_path: Path, refusal: str
 ) -> None:

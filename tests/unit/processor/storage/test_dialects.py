@@ -12,6 +12,7 @@ from airflow_provider_raydatallm.processor.storage import filesystem
 from airflow_provider_raydatallm.processor.storage import store as store_module
 from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
+from tests.support.marks import long
 from tests.support.s3_dialect import Dialect
 
 #: How stores refuse a conditional put: as AWS does, without an element, without a body.
@@ -76,7 +77,7 @@ def test_throttled_store_is_asked_again(store: Store, dialect: Dialect) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("refusal", REFUSALS)
-@pytest.mark.parametrize("trouble", ["", "conflicts", "lost_answers", "throttled"])
+@pytest.mark.parametrize("trouble", ["", "conflicts", "lost_answers", long("throttled")])
 def test_of_two_creators_at_once_exactly_one_wins(
     store: Store, dialect: Dialect, refusal: str, trouble: str
 ) -> None:

@@ -11,11 +11,12 @@ from airflow_provider_raydatallm.processor.storage.probe import PROBE
 from airflow_provider_raydatallm.processor.tables.listing import find_slices
 from airflow_provider_raydatallm.processor.tables.slice_state import read_states
 from tests.support.in_process import changed, job_of, run_in_process
+from tests.support.marks import long
 from tests.support.s3_dialect import Dialect
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("folder", ["", "/{slice}", "/day={slice}/rows"])
+@pytest.mark.parametrize("folder", [long(""), long("/{slice}"), "/day={slice}/rows"])
 def test_slices_of_a_table_in_an_object_store(dialect: Dialect, tmp_path: Path, folder: str) -> None:
     pq.write_table(pa.table({"name": ["a"]}), tmp_path / "in.parquet")
     output = f"s3://lake/{uuid.uuid4().hex}{folder}"

@@ -8,11 +8,8 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
-from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from tests.support.paths import ROOT
-from tests.support.slices import Ask
 
 PAGE = ROOT / "docs" / "architecture.md"
 ENGINE = ROOT / "dags" / "engines" / "keywords.py"
@@ -26,7 +23,7 @@ def test_engine_of_the_docs_is_that_of_the_example() -> None:
     assert len(shown[1].splitlines()) <= 45
 
 
-def test_own_engine_answers_a_slice(ask: Ask, run_example: Callable[..., Path], tmp_path: Path) -> None:
+def test_own_engine_answers_a_slice(run_example: Callable[..., Path], tmp_path: Path) -> None:
     folder = tmp_path / "in" / "ds=2026-01-01"
     folder.mkdir(parents=True)
     pq.write_table(pa.table({"Company": NAMES}), folder / "in.parquet")
@@ -39,17 +36,3 @@ def test_own_engine_answers_a_slice(ask: Ask, run_example: Callable[..., Path], 
     assert all(row["industry"] in row["Company"] for row in rows)
     [failed] = pq.read_table(f"{table}.quarantine").to_pylist()
     assert (failed["Company"], failed["__error_type"]) == ("Acme", "NoKeyword")
-
-    # Its code is part of the question.
-    copy = tmp_path / "keywords.py"
-    copy.write_text(ENGINE.read_text())
-    arguments = {
-        "engine": "keywords:Keywords", "code_paths": [str(copy)], "model_source": "keywords",
-        "input_path": f"{folder}/", "output_path": str(table), "slice_key": "2026-01-01",
-        "prompt": "{Company}", "choices": ["Law", "Dental", "Software", "Bank"],
-        "output_column": "industry", "poll_interval": 1.0,
-    }  # fmt: skip
-    assert ask(**arguments)["outcome"] == "unchanged"
-    copy.write_text(copy.read_text().replace("NoKeyword", "Nothing"))
-    with pytest.raises(RayLLMInputError, match="on_config_change"):
-        ask(**arguments)

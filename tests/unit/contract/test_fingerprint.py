@@ -44,8 +44,9 @@ def test_fingerprint_changes_exactly_when_answers_may_change() -> None:
     assert regex != fingerprint(slice_job(regex="x", repair=1))
     schema = {"output_schema": {"properties": {}}}
     assert len({fingerprint(slice_job(**schema, output_mode=m)) for m in ("struct", "json", "columns")}) == 3
-    with_code = [fingerprint(slice_job(postprocess="m:f", code_hash=h)) for h in "ab"]
-    assert with_code[0] != with_code[1]
+    for given in ({"postprocess": "m:f"}, {"engine": "m:Engine"}):
+        with_code = [fingerprint(slice_job(**given, code_hash=h)) for h in "ab"]
+        assert with_code[0] != with_code[1], given
 
 
 def test_way_in_which_labels_are_found_is_part_of_the_question(monkeypatch: pytest.MonkeyPatch) -> None:

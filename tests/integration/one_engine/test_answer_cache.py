@@ -1,4 +1,4 @@
-"""Slices that have answers from each other, through a real store and by real engines."""
+"""Slices that have answers from each other, by real engines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import s3fs
 
 from demo.customers import LABELS, industry_of, write_customers
 from tests.support.slices import WARM_ENGINE, Ask
@@ -18,13 +17,8 @@ from tests.support.slices import WARM_ENGINE, Ask
 
 @pytest.mark.parametrize("other_scope", ["shared", pytest.param("slice", marks=pytest.mark.long)])
 def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine(
-    ask: Ask, tiny_model: Path, tmp_path: Path, s3: dict[str, str], other_scope: str
+    ask: Ask, tiny_model: Path, tmp_path: Path, other_scope: str
 ) -> None:
-    fs = s3fs.S3FileSystem(
-        key="test", secret="test", endpoint_url=s3["AWS_ENDPOINT_URL"], skip_instance_cache=True
-    )
-    fs.mkdir("lake")
-
     def answered(key: str, asked: list[int], scope: str) -> tuple[dict[str, Any], dict[str, set[str]]]:
         """The report, and what was said to each name."""
         names = [f"n{i}" for i in asked]
@@ -32,8 +26,8 @@ def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine
         result = ask(
             slice_key=key, input_path=f"{tmp_path}/{key}.parquet", model_source=str(tiny_model),
             engine="vllm", engine_scope=scope, engine_kwargs=WARM_ENGINE,
-            sampling_params={"temperature": 0, "max_tokens": 8}, answer_cache="s3://lake/kept",
-            runtime_env={"env_vars": s3}, poll_interval=1.0,
+            sampling_params={"temperature": 0, "max_tokens": 8}, answer_cache=f"{tmp_path}/kept",
+            poll_interval=1.0,
         )  # fmt: skip
         table = pq.read_table(result["output_path"], partitioning=None)
         assert table.column("name").to_pylist() == names
@@ -63,7 +57,7 @@ def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine
         None,
     )  # nobody waits for an engine
     assert last == said | later
-    assert len(fs.ls("lake/kept", refresh=True)) == 1  # whatever their scopes, the engines are alike
+    assert len(list((tmp_path / "kept").iterdir())) == 1  # whatever their scopes, the engines are alike
 
 
 @pytest.mark.long

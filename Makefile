@@ -72,6 +72,7 @@ format: $(STAMP)  ## rewrite the code as lint wants it
 
 # The theme tells of its successor at each build.
 docs: $(STAMP)  ## write the reference from the code, and build the documentation site into .site/
+	@$(BIN)/python -m docs_build.signatures
 	@$(BIN)/python -m docs_build.reference
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
 

@@ -11,6 +11,7 @@ import time
 from typing import Any
 
 from benchmarks.table import Figure, show
+from tests.support.slice_jobs import spec
 
 _ANSWERS = 2_000
 _REPEATS = 10
@@ -53,13 +54,10 @@ def run() -> bool:
 def _seconds_per_answer(texts: list[str], arguments: dict[str, Any]) -> float:
     import pyarrow as pa
 
-    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.processor.engines.base import answer_table
     from airflow_provider_raydatallm.processor.request.answers.shape import TextParser
 
-    job = SliceJob(
-        slice_key="x", input_path="/in", output_path="/out", model_source="m", prompt="x", **arguments
-    )
+    job = spec(slice_key="x", input_path="/in", output_path="/out", model_source="m", prompt="x", **arguments)
     n = len(texts)
     requests = pa.table({"__unit": pa.array([0] * n, pa.int32()), "__offset": range(n)})
     answers = answer_table(requests, text=texts, finish_reason=["stop"] * n, finished_at=[0.0] * n)

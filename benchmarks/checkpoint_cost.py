@@ -37,6 +37,7 @@ from benchmarks.embedded import local_ray
 from benchmarks.fresh import fresh
 from benchmarks.paced import Departures, Paced
 from benchmarks.table import Figure, say, show
+from tests.support.slice_jobs import spec
 from tests.support.stub_engine import answer
 
 ROWS = int(os.environ.get("BENCH_COST_ROWS", 20_000))
@@ -122,14 +123,14 @@ def _timed(root: Path, measured: Any) -> dict[str, float]:
 
 
 def _job(input_path: str, output_path: str = "/unused") -> SliceJob:
-    return SliceJob(
+    return spec(
         slice_key="2026-01-31",
         input_path=input_path,
         output_path=output_path,
         model_source="stub/stub",
         prompt="Who is {name}?",
         engine="benchmarks.paced:Paced",
-        engine_kwargs={"seconds_per_row": 0.001, "busy": ENGINE == "busy"},
+        engine__kwargs={"seconds_per_row": 0.001, "busy": ENGINE == "busy"},
     )
 
 
@@ -144,7 +145,7 @@ def run_plain_once(job: SliceJob) -> None:
     from ray.data import TaskPoolStrategy
 
     plan = make_plan(job)
-    builder = RequestBuilder(plan.columns, prompt=job.prompt)
+    builder = RequestBuilder(plan.columns, prompt=job.task.prompt)
     engine = Paced(job, plan.rows)
     light: dict[str, Any] = {"batch_size": None, "batch_format": "pyarrow"}
     tasks = read_tasks(len(plan.units), _CPUS)

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
-from airflow_provider_raydatallm.processor.engines.dedup.keys import Shard
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import Shard
 from benchmarks.embedded import local_ray
 from benchmarks.table import print_rows
 

@@ -15,6 +15,7 @@ import numpy as np
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.media.reader import MediaReader
 from benchmarks.table import Figure, show
+from tests.support.slice_jobs import spec
 
 _WIDTH, _HEIGHT = 1152, 896
 _IMAGES = 200
@@ -61,4 +62,4 @@ def _photo(seed: int) -> bytes:
 
 def _job(max_pixels: int) -> SliceJob:
     required = dict.fromkeys(("slice_key", "input_path", "output_path", "model_source", "prompt"), "x")
-    return SliceJob(**required, image_column="photo", image_max_pixels=max_pixels)
+    return spec(**required, images__column="photo", images__max_pixels=max_pixels)

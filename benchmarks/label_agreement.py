@@ -17,6 +17,7 @@ from collections import Counter
 from typing import Any
 
 from benchmarks.table import print_rows
+from tests.support.slice_jobs import spec
 
 MAILS = int(os.environ.get("BENCH_MAILS", 200))
 CHARS = 400
@@ -55,16 +56,15 @@ def _compare(
     from vllm import SamplingParams
     from vllm.sampling_params import StructuredOutputsParams
 
-    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.processor.engines.vllm.request.labels.tree import LABELS, LabelTree
     from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
     from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 
-    job = SliceJob(
+    job = spec(
         slice_key="k", input_path="/in", output_path="/out", model_source=model, engine="vllm",
-        prompt=prompt, choices=labels, label_confidence=True,
+        prompt=prompt, choices=labels, labels__confidence=True,
     )  # fmt: skip
-    builder = RequestBuilder(["text"], prompt=job.prompt)
+    builder = RequestBuilder(["text"], prompt=job.task.prompt)
     tokenizer = PromptTokenizer(job)
     prompts = tokenizer([json.dumps(builder.build({"text": row["text"]})) for row in rows])
     tree = LabelTree.from_json(json.loads(prompts[0].params)[LABELS])

@@ -19,15 +19,16 @@ from typing import Any
 import psutil
 
 from benchmarks.table import Figure, show
+from tests.support.slice_jobs import spec
 
 ROWS = int(os.environ.get("BENCH_LABELS_ROWS", 4_000))
 ROUNDS = 4
 GOAL = 1.3
 #: How labels are found.
 WAYS: dict[str, dict[str, Any]] = {
-    "written by a grammar": {"exact_labels": True},
+    "written by a grammar": {"labels__exact": True},
     "compared": {},
-    "compared, with confidence": {"label_confidence": True},
+    "compared, with confidence": {"labels__confidence": True},
 }
 
 
@@ -100,19 +101,18 @@ async def _compare(
 def _requests(model: str, labels: Sequence[str], fields: dict[str, Any]) -> Any:
     import pyarrow as pa
 
-    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
     from airflow_provider_raydatallm.processor.request.answers.output_schema import structured_outputs
     from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
     from demo.customers import write_customers
 
-    job = SliceJob(
+    job = spec(
         slice_key="k", input_path="/in", output_path="/out", model_source=model, engine="vllm",
         prompt="What industry is this company in: {Company}", choices=tuple(labels),
         sampling_params={"temperature": 0, "max_tokens": 16}, **fields,
     )  # fmt: skip
     builder = RequestBuilder(
-        ["Company"], prompt=job.prompt, sampling_params=job.sampling_params,
+        ["Company"], prompt=job.task.prompt, sampling_params=job.task.sampling,
         structured_outputs=structured_outputs(job),
     )  # fmt: skip
     with tempfile.TemporaryDirectory() as folder:

@@ -22,7 +22,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import make_plan
 from airflow_provider_raydatallm.processor.storage.store import Store
@@ -30,6 +29,7 @@ from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, C
 from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from benchmarks.fresh import fresh, resident_mb
 from benchmarks.table import Figure, say, show
+from tests.support.slice_jobs import spec
 
 FRAGMENTS = int(os.environ.get("BENCH_FRAGMENTS", 100_000))
 SCATTERED_FRAGMENTS = int(os.environ.get("BENCH_SCATTERED", 20_000))
@@ -144,7 +144,7 @@ def _plan(folder: str, case: _Case) -> Plan:
     if not path.exists():
         pq.write_table(pa.table({"name": ["customer"]}), path)
     plan = make_plan(
-        SliceJob(
+        spec(
             slice_key="2026-01-31",
             input_path=str(path),
             output_path=f"{folder}/out",

@@ -21,6 +21,7 @@ from typing import Any
 
 from benchmarks.fresh import fresh
 from benchmarks.table import Figure, say, show
+from tests.support.slice_jobs import spec
 
 FILES = {"on disk": 1_000, "on S3": 50}
 ROWS = 20  # of each file
@@ -111,7 +112,7 @@ def run_it_again(root: str) -> dict[str, Any]:
             slice_key=job.slice_key,
             input_path=job.input_path,
             output_path=job.output_path,
-            prompt=job.prompt,
+            prompt=job.task.prompt,
             model_source=job.model_source,
         )
     context = context_of(operator)
@@ -134,9 +135,7 @@ def _status(spec: Path, env: dict[str, str]) -> float:
 
 
 def _job(root: str) -> Any:
-    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-
-    return SliceJob(
+    return spec(
         slice_key="2026-01-31",
         input_path=f"{root}/in",
         output_path=f"{root}/out",

@@ -52,14 +52,14 @@ class Paced(Engine):
 
     @property
     def batch_size(self) -> int:
-        return self.job.batch_size or 128
+        return self.job.engine.batch_size or 128
 
     def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         from ray.data import ActorPoolStrategy
 
         answers = requests.map_batches(
             _PacedActor,
-            fn_constructor_args=[self.job.output_path, self.job.engine_kwargs],
+            fn_constructor_args=[self.job.output_path, self.job.engine.arguments],
             batch_size=self.batch_size,
             batch_format="pyarrow",
             compute=ActorPoolStrategy(size=1),

@@ -20,6 +20,7 @@ from typing import Any
 
 from benchmarks.fresh import fresh, resident_mb
 from benchmarks.table import Figure, say, show
+from tests.support.slice_jobs import spec
 
 ROWS = int(os.environ.get("BENCH_PLAN_ROWS", 100_000_000))
 ROWS_BESIDE_RAY = int(os.environ.get("BENCH_PLAN_ROWS_BESIDE_RAY", 5_000_000))
@@ -191,16 +192,14 @@ class _StopAtFirst:
 
 
 def _job(folder: str) -> Any:
-    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-
-    return SliceJob(
+    return spec(
         slice_key="2026-01-31",
         input_path=f"{folder}/in",
         output_path=f"{folder}/out",
         model_source="stub/stub",
         prompt="Who is {name}?",
         engine="tests.support.stub_engine:StubEngine",
-        batch_size=2048,
+        engine__batch_size=2048,
     )
 
 

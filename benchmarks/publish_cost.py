@@ -57,7 +57,7 @@ def _measure(where: str, folder: str, output: str, dialect: Any) -> list[Figure]
 
     Path(folder, "in").mkdir(exist_ok=True)
     pq.write_table(pa.table({"name": [f"row {i}" for i in range(ROWS)]}), f"{folder}/in/a.parquet")
-    first = job_of(input_path=f"{folder}/in/", output_path=output, on_config_change="recompute")
+    first = job_of(input_path=f"{folder}/in/", output_path=output, rerun__on_config_change="recompute")
     other = changed(first, prompt="other {name}")
     times: dict[str, float] = {}
     create_commit, show_version = versions.create_commit, reconcile._show

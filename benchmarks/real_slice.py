@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from airflow_provider_raydatallm.contract.result.report import Report
+from tests.support.slice_jobs import spec
 
 _ROW_GROUP = 5_000
 
@@ -45,7 +46,6 @@ def run_real_slice(
     :param engine: `package.module:Class`.
     :param config: of the workers (`paced_worker`).
     """
-    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.processor import version_build
     from airflow_provider_raydatallm.processor.slice_run import run_slice
     from benchmarks.prompts import ASK
@@ -57,16 +57,16 @@ def run_real_slice(
             super().add(update)
             progress.append(Finished(time.time(), self.finished_rows))
 
-    job = SliceJob(
+    job = spec(
         slice_key="2026-01-31",
         input_path=table,
         output_path=table.removesuffix(".parquet"),
         model_source=f"{folder}/model",
         prompt=ASK + "{text}",
         engine=engine,
-        concurrency=workers,
+        engine__workers=workers,
         sampling_params=dict(sampling),
-        engine_kwargs={"max_model_len": 4096, "additional_config": dict(config or {})},
+        engine__kwargs={"max_model_len": 4096, "additional_config": dict(config or {})},
     )
     recorded = version_build.Meter
     setattr(version_build, "Meter", RecordingMeter)  # noqa: B010

@@ -74,8 +74,8 @@ def _run(folder: str, model: str, once: bool) -> tuple[float, dict[str, Any]]:
         prompt="What industry is this company in: {name}",
         model_source=model,
         sampling_params={"temperature": 0, "max_tokens": 16, "ignore_eos": True},
-        engine_kwargs={"max_model_len": 256},
-        deduplicate=once,
+        engine__kwargs={"max_model_len": 256},
+        engine__deduplicate=once,
     )
 
 

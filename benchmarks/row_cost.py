@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.fresh import fresh
 from benchmarks.table import print_rows, say
+from tests.support.slice_jobs import spec
 
 SMALL = 10_000
 ROWS = int(os.environ.get("BENCH_ROW_COST_ROWS", 200_000))
@@ -50,17 +51,16 @@ def run() -> bool:
 
 
 def provider(folder: str, rows: int) -> dict[str, Any]:
-    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 
-    job = SliceJob(
+    job = spec(
         slice_key="2026-01-31",
         input_path=f"{folder}/{rows}",
         output_path=f"{folder}/out-{rows}",
         model_source="stub/stub",
         prompt="Who is {name}?",
         engine="tests.support.stub_engine:StubEngine",
-        batch_size=_BATCH,
+        engine__batch_size=_BATCH,
     )
     return _measured(lambda: run_slice(job, lambda progress: None))
 

@@ -15,11 +15,11 @@ def by_operator(**arguments: Any) -> tuple[float, dict[str, Any]]:
     from airflow.sdk import DAG
 
     from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-    from tests.support.arguments import grouped
+    from tests.support.arguments import written
     from tests.support.context import context_of
 
     with DAG("bench", schedule=None):
-        operator = RayLLMBatchOperator(task_id="ask", **grouped(**arguments))
+        operator = RayLLMBatchOperator(task_id="ask", **written(**arguments))
     began = time.time()
     result: dict[str, Any] = operator.execute(context_of(operator))
     return time.time() - began, result

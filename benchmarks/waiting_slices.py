@@ -89,7 +89,7 @@ async def _run_slice(folder: str, cpus: int, key: str) -> str:
     metadata = {"dag_id": "bench", "run_id": key, "task_id": "ask", "map_index": "-1", "slice_key": key}
     job = job_of(
         slice_key=key, input_path=f"{folder}/in.parquet", output_path=f"{folder}/out",
-        engine="stub_engine:StubEngine", engine_kwargs={"ask_cpus": cpus // 2},
+        engine="stub_engine:StubEngine", engine__kwargs={"ask_cpus": cpus // 2},
     )  # fmt: skip
     engine = packages.user_packages([], [str(ROOT / "tests" / "support" / "stub_engine.py")], None)
     submission = JobSubmission(job, engine, None, dict, metadata)

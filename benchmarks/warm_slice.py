@@ -74,9 +74,9 @@ def _by_operator(folder: str, model: str, scope: str) -> float:
         prompt="What industry is this company in: {name}",
         model_source=model,
         sampling_params=_PARAMS,
-        engine_kwargs={"max_model_len": 256},
-        engine_scope=scope,
-        deduplicate=False,  # as the script
+        engine__kwargs={"max_model_len": 256},
+        engine__scope=scope,
+        engine__deduplicate=False,  # as the script
     )
     assert (result["outcome"], result["counts"]["succeeded"]) == ("published", ROWS), result
     say(f"{scope}: {seconds:.1f} s, {result['seconds']}")

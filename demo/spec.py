@@ -10,18 +10,19 @@ from demo.customers import LABELS
 
 def spec_of(date: str, home: Path) -> SliceJob:
     """:param home: the folder that `make demo` works in."""
-    return SliceJob(
-        slice_key=date,
-        input_path=f"{home}/customers/ds={{slice}}/",
-        output_path=f"{home}/customers_enriched",
-        model_source=f"{home}/model",
-        system_prompt="You infer a company's industry.",
-        prompt="What industry is this company in: {Company}",
-        choices=tuple(LABELS),
-        sampling_params={"temperature": 0, "max_tokens": 16},
-        output_column="industry",
-        engine_kwargs={"max_model_len": 256},
-    )
+    written = {
+        "slice_key": date,
+        "input_path": f"{home}/customers/ds={{slice}}/",
+        "output_path": f"{home}/customers_enriched",
+        "model_source": f"{home}/model",
+        "system_prompt": "You infer a company's industry.",
+        "prompt": "What industry is this company in: {Company}",
+        "choices": LABELS,
+        "sampling_params": {"temperature": 0, "max_tokens": 16},
+        "output_column": "industry",
+        "engine": {"kwargs": {"max_model_len": 256}},
+    }
+    return SliceJob.model_validate(written)
 
 
 def write_specs(dates: tuple[str, ...], home: Path) -> None:

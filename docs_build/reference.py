@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import BaseModel
-from pydantic.fields import FieldInfo
 
 from airflow_provider_raydatallm.cli.main import make_parser
-from airflow_provider_raydatallm.contract.groups import GROUPS, label
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.field import default_of
+from airflow_provider_raydatallm.contract.spec.leaves import GROUP_MODELS, LEAVES, Leaf
+from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS, RUN_FIELDS
 from airflow_provider_raydatallm.get_provider_info import get_provider_info
-from airflow_provider_raydatallm.operators import groups
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.sensors.ray_llm_slice import RayLLMSliceSensor
+from docs_build.signatures import annotation_of, doc_of
 from docs_build.values import (
     cell,
     json_default,
@@ -37,15 +37,6 @@ from docs_build.values import (
 )
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "reference"
-#: Fields of the spec that the operator finds out.
-_SPEC_ONLY = {
-    "slice_key": "names the slice; the operator's argument of this name, or what stands for it",
-    "slice_instant": "the instant that the key was formatted from, in ISO's form: of a scheduled run",
-    "slice_timezone": "in which dates are formatted: the schedule's",
-    "code_hash": "of the functions' code that travels with the job",
-    "version": "of the spec's form",
-}
-
 _ARGUMENTS = """
 # Arguments
 
@@ -125,11 +116,10 @@ def _arguments() -> Iterator[str]:
     titles = ("argument", "is", "default", "meaning")
     yield _ARGUMENTS
     yield table(titles, _parameters(RayLLMBatchOperator, RayLLMBatchOperator.template_fields))
-    for group in GROUPS:
-        kind = getattr(groups, group.title())
+    for group, model in GROUP_MODELS.items():
         yield f"## {group}"
-        yield paragraph((inspect.getdoc(kind) or "").partition(":param")[0])
-        yield table(("leaf", *titles[1:]), _leaves(group, kind))
+        yield paragraph(inspect.getdoc(model))
+        yield table(("leaf", *titles[1:]), [_leaf(leaf) for leaf in LEAVES.values() if leaf.group == group])
     yield _SENSOR
     yield table(titles, _parameters(RayLLMSliceSensor))
 
@@ -146,14 +136,12 @@ def _parameters(kind: Any, templates: Collection[str] = ()) -> Iterator[tuple[st
         yield f"`{name}`{mark}", written, _unless_told(default, docs[name]), cell(docs[name])
 
 
-def _leaves(group: str, kind: Any) -> Iterator[tuple[str, ...]]:
-    docs = _documented(kind)
-    for leaf, annotation in kind.__annotations__.items():
-        field = SliceJob.model_fields.get(GROUPS[group].get(leaf, ""))
-        default = python_default(_default(field)) if field else ""
-        bounds = f" ({text})" if field and (text := limits(field)) else ""
-        written = written_type(annotation.__forward_arg__, GROUPS) + bounds
-        yield f"`{leaf}`", written, _unless_told(default, docs[leaf]), cell(docs[leaf])
+def _leaf(leaf: Leaf) -> tuple[str, ...]:
+    default, text = default_of(leaf.field), doc_of(leaf)
+    shown = "required" if default is ... else python_default(default)
+    bounds = f" ({text_of})" if (text_of := limits(leaf.field)) else ""
+    written = written_type(annotation_of(leaf), GROUPS) + bounds
+    return f"`{leaf.name}`", written, _unless_told(shown, text), cell(text)
 
 
 def _documented(kind: Any) -> dict[str, str]:
@@ -165,23 +153,23 @@ def _unless_told(default: str, text: str) -> str:
     return "" if "Default:" in text else default
 
 
-def _default(field: FieldInfo) -> Any:
-    return field.get_default(call_default_factory=True)
-
-
 def _spec() -> Iterator[str]:
     yield _SPEC
-    names = sorted(SliceJob.model_fields, key=lambda name: "." in label(name))
     titles = ("field", "type", "limits", "default")
-    yield table(titles, [_field(name) for name in names if name not in _SPEC_ONLY])
+    in_job = [leaf for leaf in LEAVES.values() if leaf.is_in_job and leaf.path not in RUN_FIELDS]
+    in_job.sort(key=lambda leaf: leaf.group is not None)
+    yield table(titles, [_field(leaf) for leaf in in_job])
     yield _OF_THE_JOB
-    yield table((*titles, "meaning"), [(*_field(name), text) for name, text in _SPEC_ONLY.items()])
+    yield table(
+        (*titles, "meaning"),
+        [(*_field(leaf), leaf.declared.doc) for leaf in LEAVES.values() if leaf.path in RUN_FIELDS],
+    )
 
 
-def _field(name: str) -> tuple[str, ...]:
-    field = SliceJob.model_fields[name]
-    default = "required" if field.is_required() else json_default(_default(field))
-    return f"`{label(name)}`", json_type(field.annotation), limits(field), default
+def _field(leaf: Leaf) -> tuple[str, ...]:
+    default = default_of(leaf.field)
+    shown = "required" if default is ... else json_default(default)
+    return f"`{leaf.path}`", json_type(leaf.field.annotation), limits(leaf.field), shown
 
 
 def _report() -> Iterator[str]:

@@ -12,15 +12,11 @@ import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from airflow_provider_raydatallm.contract.spec.input_formats import InputFormat
-
 #: Names of types in the operator's signature and groups, as people write the values.
 _WRITTEN = {
     "Later": "text", "Text": "text", "Path": "path", "Duration": "duration", "str": "text", "int": "number",
-    "float": "number", "bool": "True or False", "time": "time of day",
+    "float": "number", "bool": "True or False", "time": "time of day", "timedelta": "timedelta",
 }  # fmt: skip
-#: Literals that have a name there.
-_LITERALS = {"InputFormat": InputFormat}
 #: What any argument may be that is rendered: a template, or an upstream task's output.
 _RENDERED = ("Later", "XComArg")
 _OF_JSON = {str: "text", int: "integer", float: "number", bool: "true or false", dict: "object"}
@@ -46,8 +42,6 @@ def _written(part: str, groups: Iterable[str]) -> str:
     name, _, inner = part.partition("[")
     if name == "Literal":
         return ", ".join(f"`{value.strip()}`" for value in inner.rstrip("]").replace("'", '"').split(","))
-    if name in _LITERALS:
-        return json_type(_LITERALS[name])
     if name in ("Mapping", "dict"):
         return "dict"
     if name in ("Sequence", "list", "tuple"):

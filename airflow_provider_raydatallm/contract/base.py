@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from airflow_provider_raydatallm.contract.durations import to_seconds
+from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
 
 #: An address or an absolute path: every process on every node has to find the same folder.
 FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
 
 #: As people write durations.
 Seconds = Annotated[float, BeforeValidator(to_seconds), Field(gt=0, allow_inf_nan=False)]
+#: None, or "never": without an end.
+OptionalSeconds = Annotated[
+    Annotated[float, Field(gt=0, allow_inf_nan=False)] | None, BeforeValidator(to_optional_seconds)
+]
 
 
 def _refuse_without_order(value: Any) -> Any:
@@ -55,3 +59,43 @@ Options = Annotated[dict[str, Any], AfterValidator(_with_text_keys)]
 class Contract(BaseModel):
     # An address that is refused may hold a secret.
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=(), hide_input_in_errors=True)
+
+
+class Group(Contract):
+    """Arguments that people write as one dict, such as `limits`; texts call a leaf `limits.queue`."""
+
+    #: What people may write in place of the dict: texts that stand for leaves.
+    short_forms: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
+    #: The leaf that any other text alone sets.
+    short_leaf: ClassVar[str | None] = None
+    #: What that text is.
+    short_text: ClassVar[str] = ""
+    #: Whether people write its leaves beside the job's own arguments.
+    stands_beside_job: ClassVar[bool] = False
+
+    def __hash__(self) -> int:
+        """Equal for equal groups, whose dicts have none. Pydantic copies defaults that have no hash, which
+        takes as long as all of the parsing of a task."""
+        return hash(type(self))
+
+    @classmethod
+    def expand(cls, name: str, value: Any, leaves: Iterable[str] = ()) -> dict[str, Any]:
+        """Returns the leaves that a value sets, whichever form it has.
+
+        :param name: of the group.
+        :param leaves: for the error; by default this model's.
+        :raises ValueError: when it is of none.
+        """
+        if value is None:
+            return {}
+        if isinstance(value, Mapping):
+            return dict(value)
+        if isinstance(value, str) and value in cls.short_forms:
+            return dict(cls.short_forms[value])
+        if isinstance(value, str) and cls.short_leaf is not None:
+            return {cls.short_leaf: value}
+        short = f", or one of {', '.join(map(repr, cls.short_forms))}" if cls.short_forms else ""
+        short += f", or {cls.short_text}" if cls.short_text else ""
+        raise ValueError(
+            f"{name} is {value!r}: give a dict with any of {', '.join(leaves or cls.model_fields)}{short}"
+        )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import difflib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raydatallm.contract.groups import label
-from airflow_provider_raydatallm.contract.spec.slice_job import (
-    ADDRESSES,
-    MAY_HOLD_SECRETS,
-    CsvOptions,
-    SliceJob,
+from airflow_provider_raydatallm.contract.spec.engines import KINDS
+from airflow_provider_raydatallm.contract.spec.leaves import (
+    LEAVES,
+    other_kinds,
+    shows_value,
+    unknown_argument,
 )
+from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS
 
 if TYPE_CHECKING:
     import pydantic
@@ -24,23 +24,47 @@ def describe_problems(error: pydantic.ValidationError) -> str:
 
 
 def _describe(problem: ErrorDetails) -> str:
-    field, *inside = map(str, problem["loc"]) if problem["loc"] else ("",)
-    name = ".".join([label(field), *inside])
+    path, kind = _written_path(problem["loc"])
     if problem["type"] == "missing":
-        return f"{name} is missing"
-    if problem["type"] == "extra_forbidden" and not inside and name != field:
-        return f"{name} is for a task: leave it out"
+        return f"{path} is missing"
+    if problem["type"] == "union_tag_invalid":
+        known = str(problem.get("ctx", {}).get("expected_tags"))
+        return f"{path}: give one of {known} (got {problem.get('ctx', {}).get('tag')!r:.200})"
     if problem["type"] == "extra_forbidden":
-        return f"there is no {name}{_nearest(field, *inside)}"
+        return _describe_unknown(path, kind)
     message = problem["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
+    if path in ("", "task", *GROUPS):  # the texts of what goes together name the leaves
+        return message
+    group, *rest = path.split(".")
+    leaf = f"{group}.{rest[0]}" if group in GROUPS else group  # without what is inside of a dict
     # Some may hold a secret, and their messages quote the value when not.
-    is_shown = field not in (*ADDRESSES, *MAY_HOLD_SECRETS)
-    got = f" (got {problem['input']!r:.200})" if is_shown else ""
-    return f"{name}: {message}{got}" if field else message
+    got = f" (got {problem['input']!r:.200})" if shows_value(leaf) else ""
+    return f"{path}: {message}{got}"
 
 
-def _nearest(field: str, leaf: str | None = None) -> str:
-    if leaf is not None:
-        return f": {label(field)} has {', '.join(CsvOptions.model_fields)}"
-    near = difflib.get_close_matches(field, SliceJob.model_fields, n=1)
-    return f": did you mean {label(near[0])}?" if near else ""
+def _written_path(loc: tuple[int | str, ...]) -> tuple[str, str | None]:
+    """Returns the path as people write it, and the kind of the task or the engine that it is of."""
+    parts = [str(part) for part in loc]
+    if parts[:1] == ["task"]:
+        return (".".join(parts[2:]), parts[1]) if len(parts) > 2 else ("task", None)
+    if parts[:1] == ["engine"]:
+        return ".".join(["engine", *parts[2:]]), parts[1] if len(parts) > 1 else None
+    return ".".join(parts), None
+
+
+def _describe_unknown(path: str, kind: str | None) -> str:
+    if kind is not None and (conditions := other_kinds(path)):
+        name, separator, values = conditions[0].partition("=")
+        kinds = " or ".join([values, *(condition.partition("=")[2] for condition in conditions[1:])])
+        is_own = kind == "own"  # people write the class
+        engine = "this slice's engine is " + ("a class of your own" if is_own else repr(kind))
+        is_now = f"task is {kind!r}" if name == "task" else engine
+        instead = KINDS[kind].instead.get(path.rpartition(".")[2]) if kind in KINDS else None
+        return f"{path} is for {name}{separator}{kinds}, and {is_now}: {instead or 'leave one of them out'}"
+    if path in LEAVES:
+        return f"{path} is for a task: leave it out"
+    parent = path.rpartition(".")[0]
+    if parent in LEAVES:  # a dict with fields of its own, such as source.csv
+        model: Any = LEAVES[parent].field.annotation
+        return f"there is no {path}: {parent} has {', '.join(model.model_fields)}"
+    return unknown_argument(path)

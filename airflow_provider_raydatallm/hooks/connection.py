@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
-from airflow_provider_raydatallm.contract.groups import is_profile
+from airflow_provider_raydatallm.contract.spec.engines import is_profile
 from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.hooks.masking import mask, mask_all, mask_credentials, without_credentials
 

@@ -80,7 +80,7 @@ def _slice_facet(job: SliceJob, result: Mapping[str, Any]) -> RayDataLLMSliceRun
         sliceKey=job.slice_key,
         fingerprint=fingerprint(job),
         model=job.model_source,
-        engine=job.engine,
+        engine=job.engine.kind,
         outcome=result.get("outcome"),
         counts=counts,
         tokens=result.get("tokens"),

@@ -38,9 +38,9 @@ class Table:
 
 def input_table(job: SliceJob) -> Table:
     table = _table(job.input_path, job.slice_key, job.resolved_input_path)
-    if job.slice_column is None:
+    if job.source.column is None:
         return table
-    return Table(table.address, {**table.partition, job.slice_column: job.slice_key}, None)
+    return Table(table.address, {**table.partition, job.source.column: job.slice_key}, None)
 
 
 def output_table(job: SliceJob) -> Table:

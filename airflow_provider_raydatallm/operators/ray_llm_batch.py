@@ -13,9 +13,12 @@ from functools import cache, partial
 from pathlib import Path as LocalPath
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 
+from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 
-from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, names_profile, with_profile
+from airflow_provider_raydatallm.contract.spec.engines import names_profile, with_profile
+from airflow_provider_raydatallm.contract.spec.leaves import ARGUMENTS, COLLECTIONS, LEAVES
+from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.lineage.assets import check_emit_partition
@@ -52,6 +55,9 @@ if TYPE_CHECKING:
         Source,
         Text,
     )
+
+#: Airflow's own arguments. One is named like a leaf: `queue`.
+_OF_ALL_TASKS = frozenset(inspect.signature(BaseOperator.__init__).parameters)
 
 
 class RayLLMBatchOperator(SliceTask):
@@ -157,20 +163,14 @@ class RayLLMBatchOperator(SliceTask):
     """
 
     template_fields: Sequence[str] = (
-        "input_path", "output_path", "model_source", "adapter", "task", "prompt", "query", "messages",
-        "system_prompt", "choices", "labels", "embedding", "images", "audio", "regex", "grammar",
-        "output_mode", "output_column", "columns", "sampling_params", "chat_template_kwargs", "tools",
-        "reasoning_parser", "logprobs",
-        "slice_key", "engine", "source", "rerun", "quality", "publish", "limits", "ray_conn_id",
-        "model_conn_id", "storage_conn_id",
+        *(name for name in ARGUMENTS if name not in LEAVES or LEAVES[name].declared.is_template),
+        "slice_key", "ray_conn_id", "model_conn_id", "storage_conn_id",
     )  # fmt: skip
     template_ext: Sequence[str] = arguments.TEMPLATE_FILES
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "prompt": "md",
         "system_prompt": "md",
-        **dict.fromkeys(
-            ("choices", "columns", "sampling_params", "chat_template_kwargs", "tools", *GROUPS), "json"
-        ),
+        **{n: "json" for n in ARGUMENTS if n in GROUPS or n in COLLECTIONS},
     }
     ui_color = "#d6ecff"
 
@@ -225,7 +225,7 @@ class RayLLMBatchOperator(SliceTask):
         log: Literal["brief", "full"] = "brief",
         **kwargs: Any,
     ) -> None:
-        arguments.check_not_moved(kwargs)
+        arguments.check_not_moved(kwargs.keys() - _OF_ALL_TASKS)
         super().__init__(**kwargs)
         self.input_path = arguments.to_url(input_path)
         self.output_path = arguments.to_url(output_path)
@@ -299,16 +299,16 @@ class RayLLMBatchOperator(SliceTask):
     def _wait_limits(self) -> arguments.WaitLimits:
         """:raises RayLLMInputError: naming the limit that cannot work, as rendered."""
         try:
-            return arguments.WaitLimits.from_arguments(flatten({"limits": self.limits}))
+            return submission.wait_limits(self.limits)
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
 
     def _build_submission(self, context: Context) -> JobSubmission:
         ti = context["ti"]
         job, user_packages = self.slice_job(context)
-        has_scope = "engine_scope" in job.model_fields_set
+        has_scope = "scope" in job.engine.model_fields_set
         if not has_scope and job.can_share_engine and RayHook(self.ray_conn_id).is_local:
-            job = job.model_copy(update={"engine_scope": "shared"})
+            job = job.changed(engine={"scope": "shared"})
         ids = {n: str(getattr(ti, n)) for n in ("dag_id", "task_id", "run_id", "map_index", "try_number")}
         ids["dag_version_id"] = str(getattr(ti, "dag_version_id", None) or "")
         ids["run_start"] = str(context["dag_run"].start_date or "")
@@ -361,7 +361,7 @@ class RayLLMBatchOperator(SliceTask):
         return job, user_packages
 
     def _slice_fields(self, context: Context, fields: Mapping[str, Any]) -> dict[str, Any]:
-        slice_format = fields.get("slice_format")
+        slice_format = fields.get("source", {}).get("slice_format")
         key = slice_of_run(context, cast("str | None", self.slice_key), slice_format)
         slice_fields: dict[str, Any] = {"slice_key": key.key}
         if key.instant is not None and context["dag_run"].run_type in SCHEDULED_RUNS:
@@ -370,7 +370,7 @@ class RayLLMBatchOperator(SliceTask):
         try:
             slice_fields["slice_timezone"] = zone_name(schedule_timezone(context["dag"]))
         except RayLLMInputError:
-            if fields.get("slice_column") is not None:  # whose dates are formatted in it
+            if fields.get("source", {}).get("column") is not None:  # whose dates are formatted in it
                 raise
         return slice_fields
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import Param
 
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.quality import Quality
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.task.arguments import check_list
 
@@ -63,7 +63,7 @@ def slice_params(
             False, type="boolean", title="Answer all rows again", description="Also where nothing changed"
         ),
         "max_quarantine": Param(
-            SliceJob.model_fields["max_quarantine_fraction"].default, type="number", minimum=0, maximum=1,
+            Quality.model_fields["max_quarantine"].default, type="number", minimum=0, maximum=1,
             title="Share of rows that may fail", description="From 0 to 1. Above it nothing is published",
         ),
     }  # fmt: skip

@@ -200,7 +200,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         :param turn: of a task that has waited for that in the triggerer.
         """
         has_turn = turn is not None
-        turn = turn or Turn(tracker.queue_place(tracker.submission.job.queue_timeout))
+        turn = turn or Turn(tracker.queue_place(tracker.submission.job.limits.queue))
         place = turn.place
         defers = self._defers
         with contextlib.closing(SubmissionGate(place, self.log)) as gate:
@@ -338,7 +338,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
     def _finish(self, context: Context, slice_job: SliceJob, result: dict[str, Any]) -> dict[str, Any]:
         self.record_run(slice_job, result=result)
         write_entry(context, self.outlets, slice_job, result)
-        if result["outcome"] in ("empty", "kept") and slice_job.on_empty == "skip":
+        if result["outcome"] in ("empty", "kept") and slice_job.source.on_empty == "skip":
             key = slice_job.slice_key
             if result["outcome"] == "empty":
                 raise AirflowSkipException(f"slice {key!r} has no rows")

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from airflow_provider_raydatallm.contract.groups import flatten
 from airflow_provider_raydatallm.contract.log.marked_lines import LineKind, encode_line
 from airflow_provider_raydatallm.contract.log.plain_text import plain_lines
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
@@ -126,7 +125,7 @@ def load_spec(source: str) -> SliceJob:
         value = json.loads(text)
         if not isinstance(value, dict):
             raise ValueError(f"it is {text[:40]!r}, and should be a JSON object")
-        return SliceJob.model_validate(flatten(value))
+        return SliceJob.model_validate(value)
     except ValueError as e:
         why = describe_problems(e) if isinstance(e, ValidationError) else e
         raise SliceError(f"the spec {source} is not valid: {why}", kind="input") from e
@@ -177,7 +176,7 @@ def _run_slice(args: argparse.Namespace, spans: RunSpans, changes: dict[str, Any
 
     try:
         job = load_spec(args.spec)
-        job = job.model_copy(update={"queue_timeout": max(job.queue_timeout - args.waited, 1.0), **changes})
+        job = job.changed(limits={"queue": max(job.limits.queue - args.waited, 1.0)}, **changes)
         start_log(job.slice_key)
         spans.begin(job.slice_key)
         if not job.runs_user_code:
@@ -213,7 +212,7 @@ def _stdout_for_results(args: argparse.Namespace) -> contextlib.AbstractContextM
 
 
 def _retry(args: argparse.Namespace) -> int:
-    return _run(args, retry_quarantined=True)
+    return _run(args, rerun={"retry_quarantined": True})
 
 
 def _status(args: argparse.Namespace) -> int:

@@ -60,10 +60,10 @@ def published_report(
         if engine is not None
         else meter.report_sections()
     )
-    speculates = SPECULATIVE & job.engine_kwargs.keys()
+    speculates = SPECULATIVE & job.engine.arguments.keys()
     run = RunFacts(
         counts,
-        task=job.task,
+        task=job.task.kind,
         seconds=sections["seconds"],
         utilisation=sections["utilisation"],
         balance=sections["balance"],
@@ -92,8 +92,8 @@ def _could_use_fp8(engine: Engine) -> bool:
     if engine.sizes is None or not engine.sizes.gpus[1]:
         return False
     cluster = inputs.cluster if inputs is not None else None
-    types = [job.accelerator_type] if job.accelerator_type else cluster.gpus_by_type if cluster else []
-    return could_use_fp8(job.model_source, job.engine_kwargs, types)
+    types = [job.engine.gpu] if job.engine.gpu else cluster.gpus_by_type if cluster else []
+    return could_use_fp8(job.model_source, job.engine.arguments, types)
 
 
 def slice_report(job: SliceJob, outcome: str, **sections: Any) -> Report:

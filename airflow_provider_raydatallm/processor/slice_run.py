@@ -24,10 +24,11 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceAdapters, read_adapters
 from airflow_provider_raydatallm.processor.cluster.ray_cluster import Cluster, InferencePlan, RayCluster
-from airflow_provider_raydatallm.processor.engines.registry import load_engine
+from airflow_provider_raydatallm.processor.engines.load_engine import load_engine
 from airflow_provider_raydatallm.processor.input.listing import list_input, short_hash
 from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
 from airflow_provider_raydatallm.processor.input.plan import Plan
@@ -161,7 +162,7 @@ def inspect_slice(
     inference = (
         _plan_inference(job, plan, shape, builder, adapters) if builder is not None and plan.rows else None
     )
-    if not plan.rows and job.on_empty != "publish":
+    if not plan.rows and job.source.on_empty != "publish":
         return None, _report_empty(job, plan, version, base)
     if not plan.columns:
         raise _without_columns(job, folders)
@@ -196,7 +197,7 @@ def _acquire_lease(
         me=name or f"process {os.getpid()} on {socket.gethostname()}",
         slice_key=job.slice_key,
         published_epoch=lambda: versions.epoch(folders.metadata),
-        wait=job.on_running == "attach",
+        wait=job.rerun.on_running == "attach",
         stop_waiting=is_published,
     )
 
@@ -206,9 +207,9 @@ def _report_empty(job: SliceJob, plan: Plan, version: Version | None, base: int)
     :param version: what is published; None when that is damaged, too.
     :param base: its number; 0 when there is none.
     """
-    if job.on_empty == "fail":
+    if job.source.on_empty == "fail":
         matches = f"{plan.files} file(s) without a row of it" if plan.files else "no file that holds anything"
-        where = f" where {job.slice_column} is {job.slice_key!r}" if job.slice_column else ""
+        where = f" where {job.source.column} is {job.slice_key!r}" if job.source.column else ""
         if plan.slice_filter is not None:
             column = plan.slice_filter.column
             column_type, values = first_values(job, column)
@@ -244,27 +245,29 @@ def _request_builder(job: SliceJob, plan: Plan, adapters: SliceAdapters) -> Requ
     :raises SliceError: when the request names columns that the input does not have, or that hold something
         else.
     """
-    if job.messages is not None:
-        check_conversation_column(job.messages, plan.schema)
-    if job.media is not None:
-        check_media_column(job.media, plan.source_schema)
+    task = job.task
+    asked = task.request_arguments
+    if job.preprocess is None and not task.needs_prompt:
+        asked["prompt"] = asked["prompt"] or ""
+    if (messages := asked.get("messages")) is not None:
+        check_conversation_column(messages, plan.schema)
+    if task.media is not None:
+        check_media_column(task.media, plan.source_schema)
+    images = task.images.sources if isinstance(task, Generate) else ()
     digests = {name: adapter.digest for name, adapter in adapters.by_name.items()}
     return RequestBuilder(
         plan.columns,
-        prompt=job.prompt if job.prompt is not None or job.task != "transcribe" or job.preprocess else "",
-        messages=job.messages,
-        system_prompt=job.system_prompt,
-        query=job.query,
+        **asked,
         # By which the engine knows that identical requests may run once.
         sampling_params={
             **({"temperature": 0} if job.draws_nothing else {}),
-            **job.sampling_params,
+            **task.sampling,
             **_logprobs(job),
         },
         structured_outputs=structured_outputs(job),
         preprocess=_load_function(job.preprocess),
-        media=job.media,
-        image_sources=MediaSources(job.image_sources) if job.media is None and job.image_sources else None,
+        media=task.media,
+        image_sources=MediaSources(images) if task.media is None and images else None,
         adapter=AdapterChoice.of_job(job, digests, plan.columns),
     )
 
@@ -280,9 +283,9 @@ def _plan_inference(
 
 def _logprobs(job: SliceJob) -> dict[str, Any]:
     """Parameters of the job's requests: of the sampled tokens only, in vLLM's words and OpenAI's."""
-    if not job.logprobs:
+    if "logprobs" not in job.task.given(job):
         return {}
-    return {"logprobs": True if job.resolved_engine == "http" else 0}
+    return {"logprobs": job.engine.capabilities.first_logprob}
 
 
 def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:

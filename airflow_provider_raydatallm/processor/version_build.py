@@ -115,7 +115,7 @@ class VersionBuild:
             the table.
         """
         check_columns(self.job, self.plan, fields)
-        if self.job.on_schema_change == "fail":
+        if self.job.publish.on_schema_change == "fail":
             self.table.check(
                 self.job.slice_key, self.plan.schema, undecided_as_null(self.job, fields, self.table.answers)
             )
@@ -132,7 +132,7 @@ class VersionBuild:
             self.job.slice_key,
             self.plan.schema,
             undecided_as_null(self.job, fields, self.table.answers),
-            accepts_change=self.job.on_schema_change == "accept",
+            accepts_change=self.job.publish.on_schema_change == "accept",
         )
 
     def _plan_lines(self, state: CheckpointState, engine: Engine, inputs: SizingInputs) -> list[Line]:
@@ -188,11 +188,13 @@ class VersionBuild:
     def load_state(self, lease: Lease | None = None) -> CheckpointState:
         """Reads which rows are finished, quarantined and missing."""
         since_epoch = 0
-        if self.job.retry_quarantined:
+        if self.job.rerun.retry_quarantined:
             # Failures of earlier runs do not count. Without a lease, this run has not failed any row yet.
             since_epoch = lease.epoch if lease is not None else sys.maxsize
-        ledger = self.checkpoint.read_ledger(self.plan, retry=self.job.retry_quarantined)
-        return CheckpointState(self.plan, ledger, self.job.max_row_attempts, since_epoch, self.job.repair)
+        ledger = self.checkpoint.read_ledger(self.plan, retry=self.job.rerun.retry_quarantined)
+        return CheckpointState(
+            self.plan, ledger, self.job.quality.max_attempts, since_epoch, self.job.quality.repair
+        )
 
     def check_quarantine(self, state: CheckpointState) -> None:
         """:raises SliceError: when more rows failed than the slice may lose."""
@@ -220,8 +222,8 @@ class VersionBuild:
     def exceeded_limit(self, failed: int, invalid: int) -> tuple[str, float] | None:
         """The limit that so many failed rows exceed, `invalid` of which for their answers."""
         limits = [
-            ("max_invalid", self.job.max_invalid_fraction, invalid),
-            ("max_quarantine", self.job.max_quarantine_fraction, failed),
+            ("max_invalid", self.job.quality.max_invalid, invalid),
+            ("max_quarantine", self.job.quality.max_quarantine, failed),
         ]
         for name, limit, rows in limits:
             if limit is not None and rows / max(1, self.plan.rows) > limit:
@@ -248,7 +250,7 @@ class _Run:
         while not state.is_finished:
             self.reporter.report({"step": "start", **self.meter.progress()})
             fragments = state.ledger.fragments
-            can_raise_limit = bool(state.missing) and build.job.on_too_long == "raise_limit"
+            can_raise_limit = bool(state.missing) and build.job.quality.on_too_long == "raise_limit"
             state.release_ledger()  # inference takes hours, and the ledger is read again after it
             self._infer_once(state, limit_raised)
             state = build.load_state(self.lease)
@@ -321,9 +323,9 @@ class _Run:
             meter.add(update)
             meter.failed_rows += update.failed
             lost, lost_for_answers = meter.failed_rows, meter.invalid_rows
-            if build.job.repair:  # these may still get a valid answer
+            if build.job.quality.repair:  # these may still get a valid answer
                 lost, lost_for_answers = lost - lost_for_answers, 0
-            if build.job.max_row_attempts == 1 and build.exceeded_limit(lost, lost_for_answers):
+            if build.job.quality.max_attempts == 1 and build.exceeded_limit(lost, lost_for_answers):
                 # Nothing that is answered from here on could be published. The ledger has the last word: here
                 # a row that a task delivered again counts twice.
                 raise SliceError(f"{lost:,} rows failed", kind="transient")
@@ -337,7 +339,7 @@ class _Run:
             self.reporter.report(progress, log_every_s, meter.details())
 
         def to_repair() -> InferenceRun | None:
-            if not build.job.repair or engine is not None:  # suspects wait for the next round
+            if not build.job.quality.repair or engine is not None:  # suspects wait for the next round
                 return None
             state = build.load_state(self.lease)
             build.check_quarantine(state)
@@ -356,7 +358,7 @@ class _Run:
             to_repair,
             on_queued,
             limit_raised,
-            Feedback.of(url, folder, build.plan, invalid) if build.job.repair else None,
+            Feedback.of(url, folder, build.plan, invalid) if build.job.quality.repair else None,
         )
         try:
             self.cluster.run_inference(run, on_update)
@@ -416,5 +418,5 @@ class _Run:
             build.base,
             self.lease,
         ).publish(
-            partial(self.cluster.build_parts, timeout=build.job.stall_timeout), report_of, build.before_commit
+            partial(self.cluster.build_parts, timeout=build.job.limits.stall), report_of, build.before_commit
         )

@@ -46,13 +46,13 @@ def find_published(job: SliceJob, folders: SliceFolders) -> tuple[Version | None
     """
     try:
         version = reconcile(folders)
-        if version is not None and job.verify == "content":
+        if version is not None and job.rerun.verify == "content":
             check_content(folders, version)
     except DamagedVersionError as e:
         logger.warning("%s: the slice is built again", e)
         return None, e.version.number
     except SliceError as e:
-        if not job.force_rerun:
+        if not job.rerun.force:
             raise
         logger.warning("%s: the slice is built again, because of rerun.force", e)
         return None, Commits.list(folders.metadata).newest_number()
@@ -97,14 +97,14 @@ def report_if_current(
         return None
     published_instant = version.body.get("slice_instant")
     has_moved = published_instant and job.slice_instant and published_instant != job.slice_instant
-    if has_moved and not job.force_rerun:
+    if has_moved and not job.rerun.force:
         renamed = f". Or its timezone has changed since. {_RENAMED}" if job.other_slice_keys else ""
         raise SliceError(
             f"slice {job.slice_key!r} was published for {published_instant} and this run is for "
-            f"{job.slice_instant}: two runs share one key. source.slice_format {job.slice_format!r} is too "
-            "coarse for this schedule (of partitions, the timetable's key_format is); an hourly DAG needs "
-            "'%Y-%m-%dT%H%z', say, where %z tells the two hours apart that have one name when clocks go "
-            "back. If the schedule's time of day was moved since, this is the same slice: give the task a "
+            f"{job.slice_instant}: two runs share one key. source.slice_format {job.source.slice_format!r} "
+            "is too coarse for this schedule (of partitions, the timetable's key_format is); an hourly DAG "
+            "needs '%Y-%m-%dT%H%z', say, where %z tells the two hours apart that have one name when clocks "
+            "go back. If the schedule's time of day was moved since, this is the same slice: give the task a "
             f"slice_key that says so, or set rerun.force, which replaces it{renamed}",
             kind="input",
         )
@@ -156,7 +156,7 @@ def next_version(
     )
     planned = checkpoint.planned_inputs()
     has_changed = planned and listing.hash not in planned
-    if has_changed and job.on_input_change == "fail" and checkpoint.has_finished_rows():
+    if has_changed and job.rerun.on_input_change == "fail" and checkpoint.has_finished_rows():
         raise SliceError(
             f"slice {job.slice_key!r} is half finished, and {job.resolved_input_path} changed since. Set "
             "rerun.on_input_change='recompute' or 'extend' to continue with what it holds now: the finished "
@@ -168,11 +168,11 @@ def next_version(
 
 def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damaged: bool) -> Mode:
     if version is None:
-        return "forced" if job.force_rerun else "rebuild" if is_damaged else "new"
+        return "forced" if job.rerun.force else "rebuild" if is_damaged else "new"
     same_question = version.fingerprint == fingerprint(job)
     same_answers = version.answers == answers_fingerprint(job)
     same_input = version.input_hash == listing.hash
-    if not same_question and job.on_config_change == "fail":
+    if not same_question and job.rerun.on_config_change == "fail":
         what = (
             "the columns beside the answers"
             if same_answers
@@ -185,7 +185,7 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damage
             f"rerun.on_config_change='recompute' to replace it{cost}",
             kind="input",
         )
-    if not same_input and job.on_input_change == "fail":
+    if not same_input and job.rerun.on_input_change == "fail":
         published = version.body["input"]
         raise SliceError(
             f"slice {job.slice_key!r} is published from other input than {job.resolved_input_path} now "
@@ -194,16 +194,16 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damage
             "Set rerun.on_input_change='recompute' to replace it, or 'extend' to add what is new",
             kind="input",
         )
-    if same_answers and not same_input and job.on_input_change == "extend":
+    if same_answers and not same_input and job.rerun.on_input_change == "extend":
         return "extend"
     if same_answers and same_input:
-        return "forced" if job.force_rerun else "retry" if same_question else "republish"
+        return "forced" if job.rerun.force else "retry" if same_question else "republish"
     return "new"
 
 
 def _mode_of_replaced_adapters(job: SliceJob, version: Version) -> Mode:
     """Rows of one adapter and of another that took its place would be published together."""
-    if job.on_config_change == "fail":
+    if job.rerun.on_config_change == "fail":
         raise SliceError(
             f"slice {job.slice_key!r} (version {version.number}) was answered with an adapter that was "
             "replaced in its folder since, and rows of both would be published together. Set "

@@ -16,7 +16,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 from airflow_provider_raydatallm.contract.addresses import check_absolute, check_fields
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_folder
-from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT, check_slice_format
+from airflow_provider_raydatallm.contract.spec.source import SLICE_FORMAT, check_slice_format
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.task.arguments import check_bools, is_rendered_later, to_url
 from airflow_provider_raydatallm.task.mapped_task import CheckedWhenMapped

@@ -42,8 +42,8 @@ def session_policy(
     folders = [p.rpartition("/")[0] for p in (paths.table, paths.metadata, paths.staging, paths.quarantine)]
     packages = [(runtime_env or {}).get("working_dir"), *((runtime_env or {}).get("py_modules") or ())]
     folders.append(f"{folders[-1]}{METADATA}")  # says whose a quarantine elsewhere is
-    written = _places([*folders, job.answer_cache])
-    adapters = [job.adapter_path, *job.adapter_paths.values()]
+    written = _places([*folders, job.engine.cache_folder])
+    adapters = [job.task.lora.path, *job.task.lora.paths.values()]
     read = _places([job.model_source, *adapters, *packages])
     read |= _places([job.resolved_input_path], has_patterns=True)
     read -= written

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pydantic
 
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
-from airflow_provider_raydatallm.contract.groups import label, moved_argument
+from airflow_provider_raydatallm.contract.spec.leaves import moved_argument
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 
 #: Arguments of the operator that decide which code runs, or with whose keys.
@@ -60,19 +60,17 @@ class WaitLimits:
     finish_by: timedelta | time | None = None
 
     @classmethod
-    def from_arguments(cls, flat: Mapping[str, Any]) -> WaitLimits:
+    def from_leaves(cls, leaves: Mapping[str, Any]) -> WaitLimits:
         """:raises ValueError: naming the leaf that cannot work."""
         limits = cls()
-        if (reconnect := flat.get("reconnect_timeout")) is not None:
-            limits = replace(
-                limits, reconnect_s=parse_seconds(label("reconnect_timeout"), reconnect, min_s=1)
-            )
-        if "orphan_timeout" in flat:
-            orphan = flat["orphan_timeout"]
+        if (reconnect := leaves.get("reconnect")) is not None:
+            limits = replace(limits, reconnect_s=parse_seconds("limits.reconnect", reconnect, min_s=1))
+        if "orphan" in leaves:
+            orphan = leaves["orphan"]
             if (seconds := to_optional_seconds(orphan)) is not None:
-                parse_seconds(label("orphan_timeout"), orphan, min_s=60)
+                parse_seconds("limits.orphan", orphan, min_s=60)
             limits = replace(limits, orphan_s=seconds)
-        return replace(limits, finish_by=parse_finish_by(flat.get("finish_by")))
+        return replace(limits, finish_by=parse_finish_by(leaves.get("finish_by")))
 
 
 def parse_finish_by(value: timedelta | float | time | str | None) -> timedelta | time | None:
@@ -87,9 +85,9 @@ def parse_finish_by(value: timedelta | float | time | str | None) -> timedelta |
             return time.fromisoformat(value.strip())
         except ValueError:
             raise ValueError(
-                f"{label('finish_by')} is {value!r}: give a duration, or a time of day such as '07:00'"
+                f"limits.finish_by is {value!r}: give a duration, or a time of day such as '07:00'"
             ) from None
-    return timedelta(seconds=parse_seconds(label("finish_by"), value, min_s=1))
+    return timedelta(seconds=parse_seconds("limits.finish_by", value, min_s=1))
 
 
 def finish_time(finish_by: timedelta | time, run_start: datetime, timezone: Callable[[], tzinfo]) -> datetime:
@@ -247,4 +245,4 @@ def is_rendered_later(value: Any) -> bool:
         return any(map(is_rendered_later, value.values()))
     if isinstance(value, (list, tuple)):
         return any(map(is_rendered_later, value))
-    return hasattr(value, "resolve")  # an upstream task's output
+    return value is not None and hasattr(value, "resolve")  # an upstream task's output

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT
+from airflow_provider_raydatallm.contract.spec.source import SLICE_FORMAT
 from airflow_provider_raydatallm.task.airflow_features import partition_date, partition_key
 from airflow_provider_raydatallm.task.schedule import (
     makes_partitioned_runs,

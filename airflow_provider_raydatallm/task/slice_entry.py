@@ -128,7 +128,7 @@ def write_entry(
         own_xcom.push(ti, INDEX_KEY, entry)
         # Which asset an alias stands for, Airflow knows only after the task.
         asset = next((o for o in outlets if isinstance(o, (Asset, AssetRef))), None)
-        if stores is not None and asset is not None and result is not None and job.max_rows is None:
+        if stores is not None and asset is not None and result is not None and job.source.max_rows is None:
             stores[asset].set(index_key(ti.dag_id, ti.task_id, job.slice_key), entry)
     except Exception as e:
         log.warning("Airflow's page does not show this run of the slice: %s", e)

@@ -6,22 +6,22 @@ import ast
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
-from types import NoneType, UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any
 from urllib.parse import SplitResult, urlsplit
 
 import pydantic
 import pydantic_core
 
 from airflow_provider_raydatallm.contract.addresses import check_absolute
-from airflow_provider_raydatallm.contract.groups import GROUPS, flatten, is_profile, label
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.spec.endpoint import ENDPOINT_FIELDS, KEY_VARIABLE, clean_key
-from airflow_provider_raydatallm.contract.spec.slice_job import ADDRESSES, MAY_HOLD_SECRETS, SliceJob
-from airflow_provider_raydatallm.contract.spec.tasks import TASKS
+from airflow_provider_raydatallm.contract.spec.dialect import engines_with
+from airflow_provider_raydatallm.contract.spec.engines import AUTO, KINDS, is_profile, with_kind
+from airflow_provider_raydatallm.contract.spec.engines.http import KEY_VARIABLE, Http, clean_key
+from airflow_provider_raydatallm.contract.spec.leaves import ARGUMENTS, COLLECTIONS, LEAVES, Leaf, expand
+from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS, SliceJob
 from airflow_provider_raydatallm.contract.spec_problems import describe_problems
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks import lookup
@@ -39,54 +39,33 @@ from airflow_provider_raydatallm.task.arguments import (
     to_url,
 )
 
-#: Fields of the spec that a run sets.
-_RUN_FIELDS = frozenset({
-    "version", "slice_key", "slice_instant", "other_slice_keys", "slice_timezone", "code_hash",
-})  # fmt: skip
-_GROUPED = frozenset(field for leaves in GROUPS.values() for field in leaves.values())
-#: The operator's arguments that describe the job: fields of the spec under the same name, and the groups.
-_JOB_ARGUMENTS = (*sorted(SliceJob.model_fields.keys() - _RUN_FIELDS - _GROUPED), *GROUPS)
-#: Which the cluster opens. An answer cache has rules of its own.
-_PATHS = tuple(name for name in ADDRESSES if name != "answer_cache")
-#: Leaves that concern the task's waiting, not the job.
-_TASK_LEAVES = _GROUPED - SliceJob.model_fields.keys()
-
+#: Leaves that are paths, which the cluster opens. An answer cache, and adapters, have rules of their own.
+_PATHS = ("input_path", "output_path", "publish.metadata_path", "publish.quarantine_path")
 #: Types of connections whose password may be a model hub's token.
 _MODEL_CONNECTIONS = ("huggingface", "http", "generic")
 
 #: What stands for an argument that is rendered later, so that those that need it are checked already.
-_NEEDED_BY_OTHERS: Mapping[str, tuple[str, Any]] = {
-    "choices": ("choices", ("x", "y")), "regex": ("regex", "x"), "grammar": ("grammar", "x"),
-    "query": ("query", "x"), "images": ("image_column", "x"), "audio": ("audio_column", "x"),
+_NEEDED_BY_OTHERS: Mapping[str, Any] = {
+    "choices": ("x", "y"), "regex": "x", "grammar": "x", "query": "x", "images": "x", "audio": "x",
 }  # fmt: skip
+#: The same for leaves of engines.
+_NEEDED_BY_ENGINES: Mapping[str, Any] = {"url": "https://x"}
 #: Texts that may have {column} fields.
 _PROMPTS = ("prompt", "query", "system_prompt")
 #: Arguments that may bring a row's own into its request, and the one that says which of them count.
 _OF_ROWS = (*_PROMPTS, "sampling_params", "images", "audio", "adapter", "task")
 _FIELD = re.compile(r"\{[^{}]+\}")
-#: That only some tasks have.
-_FIELDS_OF_TASKS = frozenset({"on_too_long", "max_invalid_fraction"}).union(
-    *(t.fields for t in TASKS.values())
-)
-
-
-def _is_collection(annotation: Any) -> bool:
-    """Whether the values of a field are lists, dicts or groups, and never text."""
-    if get_origin(annotation) in (Union, UnionType):
-        kinds = [kind for kind in get_args(annotation) if kind is not NoneType]
-        return any(map(_is_collection, kinds)) and str not in kinds
-    if get_origin(annotation) is Annotated:
-        return _is_collection(get_args(annotation)[0])
-    kind = get_origin(annotation) or annotation
-    return isinstance(kind, type) and issubclass(kind, (dict, list, tuple, pydantic.BaseModel))
-
-
-_COLLECTIONS = frozenset(n for n, field in SliceJob.model_fields.items() if _is_collection(field.annotation))
+#: Leaves that depend on the task beside those that it owns.
+_OF_SOME_TASKS = ("quality.on_too_long", "quality.max_invalid", "quality.repair")
+#: Leaves of a form, which may be empty.
+_MAY_BE_EMPTY = ("source.max_rows", "source.trial")
+#: Leaves of which None is a value.
+_MAY_BE_NONE = ("engine.idle_timeout",)
 
 
 def job_arguments(operator: Any) -> dict[str, Any]:
     """Returns the operator's arguments that describe its job, as they are written."""
-    return {name: getattr(operator, name) for name in _JOB_ARGUMENTS}
+    return {name: getattr(operator, name) for name in ARGUMENTS}
 
 
 def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any) -> None:
@@ -106,24 +85,23 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
             else value
             for name, value in written.items()
         }
-        WaitLimits.from_arguments(flatten(known))
+        wait_limits(known.get("limits"))
         fields = spec_fields(known)
     except ValueError as e:
         raise RayLLMInputError(f"{task_id}: {e}") from None
-    is_engine_known = known.get("engine") == arguments["engine"]
-    if not is_engine_known:
-        fields.pop("on_too_long", None)  # needs a max_model_len, which it may hold
-        if fields.get("engine") == "http":
-            fields.setdefault("endpoint_url", "https://x")
-        else:
-            fields = {name: value for name, value in fields.items() if name not in ENDPOINT_FIELDS}
+    if known.get("engine") != arguments["engine"]:
+        fields["engine"] = _checkable_engine(fields.get("engine", {}), str(fields.get("model_source")))
+        # It needs a max_model_len, which the engine may hold.
+        fields = _without_leaves(fields, ["quality.on_too_long"])
     if known.get("adapter") != arguments["adapter"]:  # its leaves need each other
-        fields = {name: value for name, value in fields.items() if name not in GROUPS["adapter"].values()}
-    for name, (field, value) in _NEEDED_BY_OTHERS.items():
+        fields.pop("adapter", None)
+    for name, value in _NEEDED_BY_OTHERS.items():
         if is_rendered_later(arguments[name]):
-            fields.setdefault(field, value)
+            is_group = name in GROUPS
+            fields[name] = {**expand(name, value), **fields.get(name, {})} if is_group else value
     if is_rendered_later(arguments["task"]):
-        fields = {name: value for name, value in fields.items() if name not in _FIELDS_OF_TASKS}
+        own = [path for path, leaf in LEAVES.items() if leaf.group != "engine" and leaf.kinds]
+        fields = _without_leaves(fields, [*own, *_OF_SOME_TASKS])
     needed = ("input_path", "output_path", "model_source", "prompt", "messages")
     later = [name for name in needed if _is_later(arguments[name])]
     job = build_spec(task_id, {**dict.fromkeys(later, "x"), **fields, "slice_key": "x"})
@@ -131,14 +109,39 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
         check_rows_differ(task_id, job)
 
 
+def _checkable_engine(leaves: Mapping[str, Any], model_source: str) -> dict[str, Any]:
+    """Returns the leaves of an engine of which more is known later, with what they need of that. A kind that
+    is not known, which a profile may name, is one that has all of the leaves."""
+    kind = leaves.get("kind", AUTO)
+    if kind == AUTO:
+        kind = with_kind(leaves, model_source)["kind"]
+        if (able := engines_with(leaves)) and kind not in able:
+            kind = able[0]
+    fields = KINDS[str(kind)].model_fields if str(kind) in KINDS else {}
+    needed = {name: value for name, value in _NEEDED_BY_ENGINES.items() if name in fields}
+    return {**needed, **leaves, "kind": kind}
+
+
+def _without_leaves(fields: Mapping[str, Any], paths: Collection[str]) -> dict[str, Any]:
+    return {
+        name: {leaf: v for leaf, v in value.items() if f"{name}.{leaf}" not in paths}
+        if name in GROUPS
+        else value
+        for name, value in fields.items()
+        if name not in paths
+    }
+
+
 def check_secrets(arguments: Mapping[str, Any]) -> None:
     """
     :param arguments: of the operator, as they are written in the DAG; not all.
     :raises ValueError: naming one that holds a secret.
     """
-    flat = flatten(_without_profile(arguments))
-    for name in ("runtime_env", *MAY_HOLD_SECRETS):
-        check_no_secrets(label(name), flat.get(name))
+    written = _without_profile(arguments)
+    check_no_secrets("runtime_env", written.get("runtime_env"))
+    for path, value in _leaves(written).items():
+        if path in LEAVES and LEAVES[path].declared.may_hold_secret:
+            check_no_secrets(path, value)
 
 
 def _without_profile(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,30 +155,64 @@ def _without_profile(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return written
 
 
+def _leaves(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the values of leaves by their paths.
+
+    :raises ValueError: naming a group's leaf that does not exist.
+    """
+    leaves = {name: value for name, value in arguments.items() if name not in GROUPS}
+    for group in (name for name in arguments if name in GROUPS):
+        leaves |= {f"{group}.{leaf}": value for leaf, value in expand(group, arguments[group]).items()}
+    return leaves
+
+
+def wait_limits(limits: Any) -> WaitLimits:
+    """Returns what the group says of the task's waiting.
+
+    :raises ValueError: naming the leaf that cannot work.
+    """
+    return WaitLimits.from_leaves(expand("limits", limits))
+
+
 def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the fields of the spec that arguments set.
+    """Returns what arguments say of the job, each group as a dict.
 
     :param arguments: `job_arguments`, with the engine's profile resolved.
     :raises ValueError: naming a group's leaf that does not exist, a relative path, or a template that
         rendered to nothing: all rows would be asked that.
     """
-    fields = {name: value for name, value in flatten(arguments).items() if name not in _TASK_LEAVES}
-    fields |= {name: to_url(fields[name]) for name in (*ADDRESSES, "adapter_path") if name in fields}
-    if isinstance(paths := fields.get("adapter_paths"), Mapping):
-        fields["adapter_paths"] = {name: to_url(path) for name, path in paths.items()}
-    fields |= {name: _parse_rendered(fields[name]) for name in _COLLECTIONS & fields.keys()}
-    for name in ("max_rows", "trial"):  # a form's, which may be empty
-        if str(fields.get(name)).strip() in ("", "None"):
-            fields.pop(name, None)
-    for name, value in fields.items():
-        nothing = ("None", "") if name in ("prompt", "messages") else ("None",)
-        if isinstance(value, str) and value.strip() in nothing:
-            raise ValueError(f"{label(name)} rendered to {value!r}: check the template")
-        if name in _PATHS and isinstance(value, str):
-            check_absolute(label(name), value)
-        if name in _PROMPTS:
-            check_is_text(name, value)
-    return {name: v for name, v in fields.items() if v is not None or name == "engine_idle_timeout"}
+    fields: dict[str, Any] = {}
+    for path, written in _leaves(arguments).items():
+        leaf = LEAVES.get(path)
+        if leaf is not None and not leaf.is_in_job:
+            continue
+        value = _parsed(path, leaf, written)
+        if value is None and path not in _MAY_BE_NONE:
+            continue
+        group, _, name = path.rpartition(".")
+        (fields.setdefault(group, {}) if group else fields)[name] = value
+    return fields
+
+
+def _parsed(path: str, leaf: Leaf | None, value: Any) -> Any:
+    """Returns an argument as the spec takes it; None for one that a form left empty.
+
+    :raises ValueError: see `spec_fields`.
+    """
+    if path in _MAY_BE_EMPTY and str(value).strip() in ("", "None"):
+        return None
+    if leaf is not None and leaf.declared.is_address:
+        value = {n: to_url(v) for n, v in value.items()} if isinstance(value, Mapping) else to_url(value)
+    if path in COLLECTIONS:
+        value = _parse_rendered(value)
+    nothing = ("None", "") if path in ("prompt", "messages") else ("None",)
+    if isinstance(value, str) and value.strip() in nothing:
+        raise ValueError(f"{path} rendered to {value!r}: check the template")
+    if path in _PATHS and isinstance(value, str):
+        check_absolute(path, value)
+    if path in _PROMPTS:
+        check_is_text(path, value)
+    return value
 
 
 def _parse_rendered(value: Any) -> Any:
@@ -204,13 +241,14 @@ def build_spec(task_id: str, fields: Mapping[str, Any]) -> SliceJob:
 
 def check_rows_differ(task_id: str, job: SliceJob) -> None:
     """:raises RayLLMInputError: when nothing of a row is in its request."""
-    texts = [getattr(job, name) for name in _PROMPTS] + list(job.sampling_params.values())
+    task = job.task
+    texts = [*task.texts, *task.sampling.values()]
     has_field = any(isinstance(text, str) and _FIELD.search(text) for text in texts)
-    of_row = (job.image_column, job.audio_column, job.adapter_column)
-    if job.prompt is not None and not has_field and not any(of_row):
+    is_of_row = task.media is not None or task.lora.column is not None
+    if task.prompt is not None and not has_field and not is_of_row:
         raise RayLLMInputError(
-            f"{task_id}: prompt names no column: all rows would be asked the same, {job.prompt!r:.200}. Put "
-            "{column} where a row's value belongs"
+            f"{task_id}: prompt names no column: all rows would be asked the same, {task.prompt!r:.200}. "
+            "Put {column} where a row's value belongs"
         )
 
 
@@ -237,8 +275,9 @@ def credentials_env(
             policy_of=partial(session_policy, job, runtime_env),
         )
     if model_conn_id is not None:
-        token = _model_token(model_conn_id, job.endpoint_url)
-        variables["HF_TOKEN" if job.endpoint_host is None else KEY_VARIABLE] = token
+        endpoint = job.engine if isinstance(job.engine, Http) else None
+        token = _model_token(model_conn_id, endpoint.url if endpoint is not None else None)
+        variables["HF_TOKEN" if endpoint is None else KEY_VARIABLE] = token
     return variables
 
 

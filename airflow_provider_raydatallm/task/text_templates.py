@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
 
-from airflow_provider_raydatallm.contract.groups import GROUPS
+from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.task.mapped_task import function_parameters
 

@@ -30,6 +30,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.arguments import cpu_dty
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import CPU_ENV
 from benchmarks.hidden_lengths import LENGTHS, hide_lengths
 from benchmarks.prompts import ASK, ROWS, SAMPLING, rows_of
+from tests.support.slice_jobs import spec
 
 MODES = ("chat", "plain", "tuned", "daft", "vllm", "ray_data_llm")
 #: Without a GPU: Ray's logical CPUs, and vLLM's arguments.
@@ -187,7 +188,7 @@ def processor(
     start_ray()
     fields = {
         "engine": engine, "model_source": args.model, "prompt": ASK + "{text}",
-        "sampling_params": SAMPLING | sampling, "engine_kwargs": engine_kwargs(args), **json.loads(args.job),
+        "sampling_params": SAMPLING | sampling, "engine__kwargs": engine_kwargs(args), **json.loads(args.job),
     }  # fmt: skip
     report, first, last = timed_slice(rows, fields)
     tokens = (report.tokens.input or 0) + (report.tokens.output or 0)
@@ -202,7 +203,6 @@ def timed_slice(rows: list[dict[str, Any]], fields: dict[str, Any]) -> tuple[Any
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.processor import version_build
     from airflow_provider_raydatallm.processor.slice_run import run_slice
 
@@ -216,7 +216,7 @@ def timed_slice(rows: list[dict[str, Any]], fields: dict[str, Any]) -> tuple[Any
     with tempfile.TemporaryDirectory() as folder:
         pq.write_table(pa.Table.from_pylist(rows), f"{folder}/in.parquet")
         paths = {"input_path": f"{folder}/in.parquet", "output_path": f"{folder}/out"}
-        job = SliceJob(slice_key="all", **paths, **fields)
+        job = spec(slice_key="all", **paths, **fields)
         report = run_slice(job, lambda progress: print(progress, file=sys.stderr, flush=True))
     return report, *times
 
@@ -279,7 +279,7 @@ def main() -> None:
     parser.add_argument("--max-num-seqs", type=int)
     parser.add_argument("--dummy", action="store_true", help="random weights, to measure a model's shape")
     parser.add_argument("--engine", default="{}", help="JSON of more engine arguments, for all modes")
-    parser.add_argument("--job", default="{}", help="JSON of more fields of the processor's spec")
+    parser.add_argument("--job", default="{}", help="JSON of more arguments of the spec (engine__workers)")
     args = parser.parse_args()
     runs = list(product(args.work, args.lengths))
     if len(args.modes) > 1:

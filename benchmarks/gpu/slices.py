@@ -66,17 +66,17 @@ def compare(folder: Path, args: argparse.Namespace) -> dict[str, float]:
     cases = args.cases or CASES
     seconds = {}
     if "cold" in cases:
-        cold = [work.run(key, "cold", engine_scope="slice") for key in keys[:3]]
+        cold = [work.run(key, "cold", scope="slice") for key in keys[:3]]
         seconds["cold"] = cold[-1] * len(keys)
         say("one cold job a slice", cold, extrapolated=round(seconds["cold"]))
     if "shared" in cases:
         seconds["backfill"] = backfill(work, keys)
         say("backfill, engine shared", [seconds["backfill"]], slices=len(keys))
-        warm = [work.run(key, "warm", engine_scope="shared") for key in later]
+        warm = [work.run(key, "warm", scope="shared") for key in later]
         seconds["warm"] = statistics.median(warm)
         say("one slice, engine running", warm, median=round(seconds["warm"], 1))
     if "whole" in cases:
-        seconds["whole"] = work.run("day-*", "whole", engine_scope="slice")
+        seconds["whole"] = work.run("day-*", "whole", scope="slice")
         say("one job over all rows", [seconds["whole"]])
     return seconds
 
@@ -84,7 +84,7 @@ def compare(folder: Path, args: argparse.Namespace) -> dict[str, float]:
 def backfill(work: Work, keys: Sequence[str]) -> float:
     began = time.monotonic()
     with ThreadPoolExecutor(work.at_once) as pool:
-        list(pool.map(lambda key: work.run(key, "shared", engine_scope="shared"), keys))
+        list(pool.map(lambda key: work.run(key, "shared", scope="shared"), keys))
     return time.monotonic() - began
 
 
@@ -109,7 +109,7 @@ class Work:
             pq.write_table(table, self._folder / "in" / f"{key}.parquet")
         return days, later
 
-    def run(self, key: str, table: str, **fields: Any) -> float:
+    def run(self, key: str, table: str, scope: str) -> float:
         """Runs a slice as its own process and returns its seconds."""
         job = {
             "slice_key": "all" if "*" in key else key,
@@ -118,12 +118,14 @@ class Work:
             "model_source": self._args.model,
             "prompt": ASK + "{text}",
             "sampling_params": {**SAMPLING, "max_tokens": "{answer_tokens}"},
-            "engine_kwargs": {
-                "max_model_len": self._args.max_model_len,
-                **({"load_format": "dummy"} if self._args.dummy else {}),
-                **json.loads(self._args.engine),
+            "engine": {
+                "scope": scope,
+                "kwargs": {
+                    "max_model_len": self._args.max_model_len,
+                    **({"load_format": "dummy"} if self._args.dummy else {}),
+                    **json.loads(self._args.engine),
+                },
             },
-            **fields,
         }
         spec = self._folder / f"{table}-{job['slice_key']}.json"
         spec.write_text(json.dumps(job))

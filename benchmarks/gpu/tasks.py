@@ -30,7 +30,7 @@ _CHOOSE = {"prompt": ASK + "{text}", "choices": LABELS, "sampling_params": {"tem
 CASES: dict[str, dict[str, Any]] = {
     "embed": {"task": "embed", "prompt": "{text}"},
     "labels": _CHOOSE,
-    "grammar": {**_CHOOSE, "exact_labels": True},
+    "grammar": {**_CHOOSE, "labels__exact": True},
 }
 
 
@@ -63,7 +63,7 @@ def run_case(args: argparse.Namespace, case: str) -> dict[str, Any]:
     rows = rows_of("short", args.rows)
     busy, began = GpuBusy(), time.time()
     start_ray()
-    fields = {**CASES[case], "engine_kwargs": engine_kwargs(args), **json.loads(args.job)}
+    fields = {**CASES[case], "engine__kwargs": engine_kwargs(args), **json.loads(args.job)}
     report, first, last = timed_slice(rows, {"engine": "vllm", "model_source": args.model, **fields})
     tokens = (report.tokens.input or 0) + (report.tokens.output or 0)
     result = figures(rows, began, first, last, tokens, busy.mean(first, last))
@@ -81,7 +81,7 @@ def main() -> None:
     parser.add_argument("--max-num-seqs", type=int)
     parser.add_argument("--dummy", action="store_true", help="random weights, to measure a model's shape")
     parser.add_argument("--engine", default="{}", help="JSON of more engine arguments, for all modes")
-    parser.add_argument("--job", default="{}", help="JSON of more fields of the processor's spec")
+    parser.add_argument("--job", default="{}", help="JSON of more arguments of the spec (engine__workers)")
     args = parser.parse_args()
     if len(args.modes) > 1:
         rest = sys.argv[1 + len(args.modes) :]

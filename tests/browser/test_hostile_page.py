@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.task.slice_entry import SliceEntry
 from tests.support.in_process import job_of, run_in_process
 from tests.support.looks import sticks_out, take
 from tests.support.slice_index import Run, write_runs
+from tests.support.slice_jobs import changed
 from tests.support.ui_server import UiServer
 
 #: Each sets a global, or opens a dialog, where it is not text.
@@ -49,7 +50,7 @@ def slices(ui: UiServer, tmp_path_factory: pytest.TempPathFactory) -> None:
     (folder / "in").mkdir(parents=True)
     pq.write_table(pa.table({"name": cells, MARKUP[0]: [HOSTILE] * len(cells)}), folder / "in/rows.parquet")
     job = job_of(
-        input_path=f"{folder}/in/", output_path=f"{folder}/out", max_quarantine_fraction=1.0,
+        input_path=f"{folder}/in/", output_path=f"{folder}/out", quality__max_quarantine=1.0,
     )  # fmt: skip
     labels = {**{f"{text}{i}": 5 - i % 5 for i, text in enumerate([*MARKUP, TURNED, BINARY, LONG])}, "ok": 1}
     advice = Advice(code="hostile", evidence=HOSTILE, change=LONG + HOSTILE)
@@ -58,7 +59,7 @@ def slices(ui: UiServer, tmp_path_factory: pytest.TempPathFactory) -> None:
         patch.setattr(slice_report, "advise", lambda facts: (advice,))
         patch.setattr(slice_report, "reported", lambda counts: labels)
         run_in_process(job)
-        report = run_in_process(job.model_copy(update={"force_rerun": True}))  # two versions to compare
+        report = run_in_process(changed(job, rerun__force=True))  # two versions to compare
     result = report.to_xcom(
         report_path=None, ray_job_id=HOSTILE, dashboard_url="javascript:alert(1)", queued=1.0, total=9.0
     )

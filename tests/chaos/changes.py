@@ -69,7 +69,7 @@ def answer_by(place: Place, one: RuleSlice, by: int, policy: str, points: tuple[
 def audit_by(place: Place, one: RuleSlice, by: int) -> dict[str, Any]:
     work.use(place)
     job = one.job(by)
-    promise = audit.Promise(one.expected(by), keep=job.keep_versions, tokens=work.TOKENS, key=one.key)
+    promise = audit.Promise(one.expected(by), keep=job.publish.keep_versions, tokens=work.TOKENS, key=one.key)
     return audit.audit(job.slice_path, promise).to_json()
 
 
@@ -162,7 +162,7 @@ def answer_swapped(swap: Swap, at: tuple[int, ...]) -> str:
             swap.put("A")
 
     lease.STALE_SECONDS, lease.BEAT_SECONDS = 0.3, 0.075
-    job = changed(swap.job, on_input_change="recompute")
+    job = changed(swap.job, rerun__on_input_change="recompute")
     cluster = InProcess(batch=BATCH, before_batch=before_batch)
     return slice_run.run_slice(job, lambda news: None, cluster).outcome
 

@@ -2,7 +2,7 @@
 are killed or paused (SIGSTOP).
 
 A process that is paused goes on after a while, and the slice is published as if nothing had happened; or it
-never does: then the run ends in time, by `stall_timeout`, and the next one publishes. With the stub engine,
+never does: then the run ends in time, by `limits.stall`, and the next one publishes. With the stub engine,
 or the provider's own engine with stub workers, a trial is one kill or pause. With vLLM, whose start is most
 of the time, one slice is killed several times before it is published, and each kill is a trial of its own in
 the table; the audit is at the end.
@@ -37,7 +37,7 @@ from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit
 from tests.chaos.head import Head, command_of
 from tests.chaos.life import Outcome
-from tests.support.arguments import grouped
+from tests.support.arguments import written
 from tests.support.context import context_of
 from tests.support.paths import ROOT
 from tests.support.tiny_model import tiny_model
@@ -163,26 +163,26 @@ class _Life:
         if self.reads_slowly:
             arguments |= {"prompt": None, "preprocess": "shipped:slow_request"}
         if not self.is_in_one_process:
-            arguments |= {"blocks": _BLOCKS}
+            arguments |= {"engine__blocks": _BLOCKS}
         if self.action == "pause for good":
-            arguments |= {"stall_timeout": _STALL_SECONDS}
+            arguments |= {"limits__stall": _STALL_SECONDS}
         if stub:
             arguments |= {"engine": "shipped:SlowEngine", "model_source": "stub/stub"}
         elif self.engine == "workers":
             arguments |= {
                 "engine": "stub_worker:StubWorkers", "model_source": str(tiny_model()),
                 "code_paths": [shipped.__file__, *_STUB_WORKERS],
-                "postprocess": "shipped:note_answer", "batch_size": 20,
+                "postprocess": "shipped:note_answer", "engine__batch_size": 20,
                 "sampling_params": {"temperature": 0, "max_tokens": 10},
             }  # fmt: skip
         else:
             arguments |= {
                 "model_source": str(tiny_model()), "choices": list(CHOICES),
                 "postprocess": "shipped:note_answer", "sampling_params": {"temperature": 0, "max_tokens": 16},
-                "engine_kwargs": {"max_model_len": 256}, "engine_scope": "slice",
+                "engine__kwargs": {"max_model_len": 256}, "engine__scope": "slice",
             }  # fmt: skip
         with DAG(f"c{uuid.uuid4().hex[:8]}", schedule=None):
-            return RayLLMBatchOperator(task_id="t", **grouped(**arguments))
+            return RayLLMBatchOperator(task_id="t", **written(**arguments))
 
     def _submission(self) -> JobSubmission:
         return self.operator._build_submission(context_of(self.operator))
@@ -261,7 +261,7 @@ class _Life:
         self._wait(self._ended, _STALL_SECONDS + _END_SECONDS)
         if not self._published():  # a process may be paused that has nothing more to do
             error = self._error()
-            if error.get("kind") != "engine" or "stall_timeout" not in str(error.get("root")):
+            if error.get("kind") != "engine" or "limits.stall" not in str(error.get("root")):
                 outcome.faults.append(f"a run of which a process was paused for good ended with {error}")
         with contextlib.suppress(TimeoutError):
             self._wait(lambda: not any(p.is_running() for p in victims), 60)

@@ -143,7 +143,7 @@ class _Life:
     def _one_thing(self) -> None:
         """To slices that are started at once, when so many of their rows are answered."""
         by_command = self.trial.what == "stopped by force"  # which takes seconds to begin
-        given = {"stall_timeout": _STALL_SECONDS} if self.trial.what.endswith("for good") else {}
+        given = {"limits__stall": _STALL_SECONDS} if self.trial.what.endswith("for good") else {}
         for number in range(self.trial.slices):
             self._slice(number, rows=_MANY_ROWS if by_command else _ROWS, **given)
         if not self._wait_for_rows(0.05 if by_command else 0.6):
@@ -203,7 +203,7 @@ class _Life:
     def _idle_end(self) -> None:
         """Of an engine that ends as soon as it is idle, around which slices are started."""
         for number in range(self.trial.slices):
-            self._slice(number, rows=_FEW_ROWS, engine_idle_timeout=1)
+            self._slice(number, rows=_FEW_ROWS, engine__idle_timeout=1)
             self.slices[-1].finish()
             time.sleep(self.rng.uniform(0, _IDLE_SECONDS))
 
@@ -273,7 +273,7 @@ class _Life:
         """What slices are given for which there is room for one engine: by their own word, or as another
         program has the CPUs."""
         if self.rng.random() < 0.5:
-            yield {"max_shared_engines": 1}
+            yield {"engine__max_shared": 1}
             return
         head = self.head.ensure()
         self._engines("stop", "--all", "--force")
@@ -355,4 +355,4 @@ class _Life:
 
 
 def _other_engine(number: int) -> dict[str, Any]:
-    return {"engine_kwargs": {"max_model_len": 1024, "max_num_seqs": 16 - 4 * number}}
+    return {"engine__kwargs": {"max_model_len": 1024, "max_num_seqs": 16 - 4 * number}}

@@ -11,7 +11,7 @@ from tests.chaos.failpoints import FailPoint
 from tests.chaos.life import Life
 
 #: Of whoever asks another question than the slice's.
-_OTHER = {"question": 2, "on_config_change": "recompute"}
+_OTHER = {"question": 2, "rerun__on_config_change": "recompute"}
 
 
 def zombie(life: Life) -> None:
@@ -139,7 +139,7 @@ def _after(
         # It committed before it was stopped, or decided again and replaced what it found.
         first = None
     question = life.children.ask(work.published_question, life.place)
-    change = {"question": question, "on_config_change": "recompute"}
+    change = {"question": question, "rerun__on_config_change": "recompute"}
     if question == life.place.slice.scenario.question:
         change = {}
     when = f"{when[:-2]} ({', '.join(map(str, ended))}): "
@@ -154,7 +154,7 @@ def _after(
 
 def _force(life: Life, change: dict[str, Any]) -> None:
     """What zombies left must not harm whoever works on the slice next."""
-    again = life.answer(life.how(), {**change, "on_config_change": "recompute", "force_rerun": True})
+    again = life.answer(life.how(), {**change, "rerun__on_config_change": "recompute", "rerun__force": True})
     if (again.result.get("value") or {}).get("outcome") != "published":
         life.outcome.faults.append(f"a forced run after that: {again.result}")
     _audit(life, "after a forced run: ")

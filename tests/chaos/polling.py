@@ -38,7 +38,10 @@ def beside_readers(life: Life) -> None:
         time.sleep(1.0)
         life.prepare()
         for question, is_parts in _VERSIONS:
-            change = {"question": question, "file_per_input": is_parts, "on_config_change": "recompute"}
+            change = {
+                "question": question, "publish__file_per_input": is_parts,
+                "rerun__on_config_change": "recompute",
+            }  # fmt: skip
             if question == 2 and not life.outcome.kills:
                 life.answer(life.how(*life.trial.points), change)
             child = life.answer(life.how(), change)

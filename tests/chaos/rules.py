@@ -23,8 +23,8 @@ _DELIMITERS = (",", ";")
 _ENCODINGS = ("utf-8", "latin-1")
 #: What a run does about other input, or another rule, than the published one's.
 POLICIES: dict[str, dict[str, str]] = {
-    "fail": {}, "extend": {"on_input_change": "extend"},
-    "recompute": {"on_input_change": "recompute", "on_config_change": "recompute"},
+    "fail": {}, "extend": {"rerun__on_input_change": "extend"},
+    "recompute": {"rerun__on_input_change": "recompute", "rerun__on_config_change": "recompute"},
 }  # fmt: skip
 
 Row = dict[str, Any]
@@ -67,13 +67,13 @@ class RuleSlice:
     def job(self, rule: int, policy: str = "recompute") -> SliceJob:
         given: dict[str, Any] = dict(POLICIES[policy])
         if self.rule == "timezone":
-            given |= {"slice_column": "at", "slice_timezone": _ZONES[rule]}
+            given |= {"source__column": "at", "slice_timezone": _ZONES[rule]}
         elif self.rule == "delimiter":
-            given |= {"csv_options": {"delimiter": _DELIMITERS[rule]}}
+            given |= {"source__csv": {"delimiter": _DELIMITERS[rule]}}
         elif self.rule == "encoding":
-            given |= {"encoding": _ENCODINGS[rule]}
+            given |= {"source__encoding": _ENCODINGS[rule]}
         elif rule:
-            given |= {"column_types": {"id": "int64"}}
+            given |= {"source__column_types": {"id": "int64"}}
         prompt = "{name}: {id}" if self.rule == "column types" else "{name}"
         return job_of(
             input_path=f"{self.root}/in",

@@ -19,7 +19,7 @@ from airflow_provider_raydatallm.processor.store.published import current_report
 from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit
 from tests.chaos.life import Outcome
-from tests.support.arguments import grouped
+from tests.support.arguments import written
 from tests.support.context import context_of
 from tests.support.tiny_model import tiny_model
 
@@ -45,13 +45,13 @@ class SharedSlice:
             pa.Table.from_pylist(self.rows), folder / "in.parquet", row_group_size=rng.randint(40, 150)
         )
         with DAG(f"c{uuid.uuid4().hex[:8]}", schedule=None):
-            self._operator = RayLLMBatchOperator(**grouped(**{
+            self._operator = RayLLMBatchOperator(**written(**{
                 "task_id": "t", "slice_key": name, "input_path": f"{folder}/in.parquet",
                 "output_path": f"{folder}/out", "model_source": str(tiny_model()),
                 "preprocess": "shipped:exact_request", "postprocess": "shipped:note_exact_answer",
                 "code_paths": [shipped.__file__], "runtime_env": {"env_vars": {shipped.NOTES: str(notes)}},
                 "sampling_params": {"temperature": 0, "max_tokens": 600},
-                "engine_kwargs": {"max_model_len": 1024, "max_num_seqs": 16}, "engine_scope": "shared",
+                "engine__kwargs": {"max_model_len": 1024, "max_num_seqs": 16}, "engine__scope": "shared",
                 "poll_interval": 1.0, **given,
             }))  # fmt: skip
         # A task's log is its own.

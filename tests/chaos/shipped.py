@@ -38,7 +38,7 @@ class SlowEngine(Engine):
 
     @property
     def batch_size(self) -> int:
-        return self.job.batch_size or 20
+        return self.job.engine.batch_size or 20
 
     def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         from ray.data import ActorPoolStrategy

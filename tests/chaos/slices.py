@@ -46,38 +46,40 @@ class Scenario:
     new_file: bool = False
 
 
-_PARTS = {"file_per_input": True}
+_PARTS = {"publish__file_per_input": True}
 #: Below what the contract takes: a slice of some kilobytes is cut into several files.
-_SMALL = {"max_file_bytes": 2500}
-_RECOMPUTE = {"on_config_change": "recompute"}
-_FAILING = {"max_quarantine_fraction": 1.0}
+_SMALL = {"publish__max_file_bytes": 2500}
+_RECOMPUTE = {"rerun__on_config_change": "recompute"}
+_FAILING = {"quality__max_quarantine": 1.0}
 
 SCENARIOS: dict[str, Scenario] = {
-    "new": Scenario(), "csv": Scenario({"column_types": {"id": "int64", "amount": "float64"}}, csv=True),
+    "new": Scenario(),
+    "csv": Scenario({"source__column_types": {"id": "int64", "amount": "float64"}}, csv=True),
     "parts": Scenario(_PARTS), "small parts": Scenario(_SMALL), "failing": Scenario(_FAILING, failing=True),
-    "failing twice": Scenario({**_FAILING, "max_row_attempts": 2}, failing=True),
+    "failing twice": Scenario({**_FAILING, "quality__max_attempts": 2}, failing=True),
     "failing parts": Scenario({**_FAILING, **_PARTS}, failing=True), "recompute": Scenario(_RECOMPUTE, {}, 1),
     "recompute failing": Scenario({**_RECOMPUTE, **_FAILING}, {}, 1, failing=True),
     "recompute parts": Scenario({**_RECOMPUTE, **_PARTS}, {}, 1),
-    "one to parts": Scenario({**_RECOMPUTE, **_PARTS}, {"file_per_input": False}, 1),
+    "one to parts": Scenario({**_RECOMPUTE, **_PARTS}, {"publish__file_per_input": False}, 1),
     "parts to one": Scenario({**_RECOMPUTE}, _PARTS, 1),
-    "not kept": Scenario({**_RECOMPUTE, "keep_versions": 0}, {}, 1),
-    "not kept parts": Scenario({**_RECOMPUTE, **_PARTS, "keep_versions": 0}, {}, 1),
+    "not kept": Scenario({**_RECOMPUTE, "publish__keep_versions": 0}, {}, 1),
+    "not kept parts": Scenario({**_RECOMPUTE, **_PARTS, "publish__keep_versions": 0}, {}, 1),
     "failing to none": Scenario({**_RECOMPUTE, **_FAILING}, {}, 1, failing=True, healed=True),
-    "forced": Scenario({"force_rerun": True}, {"force_rerun": False}),
-    "extend": Scenario({"on_input_change": "extend"}, {}, new_file=True),
-    "extend parts": Scenario({"on_input_change": "extend", **_PARTS}, {}, new_file=True),
+    "forced": Scenario({"rerun__force": True}, {"rerun__force": False}),
+    "extend": Scenario({"rerun__on_input_change": "extend"}, {}, new_file=True),
+    "extend parts": Scenario({"rerun__on_input_change": "extend", **_PARTS}, {}, new_file=True),
     "retry": Scenario(
-        {**_FAILING, "retry_quarantined": True}, {"retry_quarantined": False}, failing=True, healed=True
+        {**_FAILING, "rerun__retry_quarantined": True}, {"rerun__retry_quarantined": False}, failing=True,
+        healed=True,
     ),
     # The numbers of tasks that answer with them: a vector, a score, and the probabilities of labels.
     "vectors": Scenario({**_FAILING, "task": "embed"}, failing=True),
     "vectors recompute": Scenario({**_RECOMPUTE, "task": "embed"}, {}, 1),
     "scores": Scenario({**_FAILING, **_PARTS, "task": "score", "query": "{note}"}, failing=True),
-    "labels": Scenario({"task": "classify", "choices": LABELS, "label_confidence": True}),
+    "labels": Scenario({"task": "classify", "choices": LABELS, "labels__confidence": True}),
     "retry parts": Scenario(
-        {**_FAILING, **_PARTS, "retry_quarantined": True}, {"retry_quarantined": False}, failing=True,
-        healed=True,
+        {**_FAILING, **_PARTS, "rerun__retry_quarantined": True}, {"rerun__retry_quarantined": False},
+        failing=True, healed=True,
     ),
 }  # fmt: skip
 
@@ -150,9 +152,9 @@ class Slice:
         rows, failing = self.rows(), sum(r["name"].startswith("fail") for r in self.rows())
         if self.scenario.new_file:
             return len(rows) - len(self.rows(before=True))
-        if self.scenario.healed and self.scenario.given.get("retry_quarantined"):
+        if self.scenario.healed and self.scenario.given.get("rerun__retry_quarantined"):
             return failing
-        attempts = self.scenario.given.get("max_row_attempts", 1)
+        attempts = self.scenario.given.get("quality__max_attempts", 1)
         return len(rows) + (attempts - 1) * failing * self.scenario.failing
 
     @property
@@ -162,11 +164,11 @@ class Slice:
     def job(self, *, before: bool = False, **more: Any) -> SliceJob:
         given = {**self.scenario.given, **(self.scenario.before or {} if before else {}), **more}
         question = given.pop("question", 0 if before else self.scenario.question)
-        unchecked = {k: given.pop(k) for k in ("max_file_bytes",) if k in given}
+        max_file_bytes = given.pop("publish__max_file_bytes", None)
         job = job_of(
             input_path=f"{self.root}/in", output_path=f"{self.root}/out", prompt=QUESTIONS[question], **given
         )
-        return job.model_copy(update=unchecked)
+        return job if max_file_bytes is None else job.changed(publish={"max_file_bytes": max_file_bytes})
 
     def write_input(self, fs: fsspec.AbstractFileSystem, path: str, *, new: bool) -> None:
         """Put the input files: those that were there before, or the one that is new."""

@@ -80,9 +80,9 @@ def prepare(place: Place) -> int:
 
 
 def _answer_of(job: SliceJob) -> Callable[[pa.Table], pa.Table]:
-    if job.task == "generate":
+    if job.task.kind == "generate":
         return stub_engine.answer
-    return partial(answer_numbers, size=NUMBERS[job.task])
+    return partial(answer_numbers, size=NUMBERS[job.task.kind])
 
 
 def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
@@ -158,7 +158,7 @@ def inspect(place: Place, question: int | None = None, keep_at: str = "") -> dic
     """
     use(place)
     rows, aside = place.slice.expected(question=question)
-    promise = audit.Promise(rows, aside, keep=place.slice.job().keep_versions, tokens=TOKENS)
+    promise = audit.Promise(rows, aside, keep=place.slice.job().publish.keep_versions, tokens=TOKENS)
     found = audit.audit(place.slice.slice_path, promise)
     found.faults += _audit_kept(place.slice)
     if keep_at and not (found.clean and not found.litter):

@@ -97,7 +97,7 @@ def test_sensor_waits_past_too_few_rows_and_a_killed_triggerer_for_a_slice_of_an
     triggerer = airflow.triggerer_of(task)
     job = job_of(
         slice_key=DAY, input_path=f"{table.folder}/in/ds={DAY}", output_path=f"{table.folder}/out",
-        on_input_change="recompute", max_quarantine_fraction=1,
+        rerun__on_input_change="recompute", quality__max_quarantine=1,
     )  # fmt: skip
     table.write(DAY, names=["fail"] * (ROWS - 1) + ["one"])
     assert run_in_process(job).counts.succeeded == 1

@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.local_ray.head import LocalHead, ensure_head, s
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from tests.support import tiny_model as trained
-from tests.support.arguments import grouped
+from tests.support.arguments import written
 from tests.support.context import context_of
 from tests.support.engine_processes import end_engines
 from tests.support.paths import ROOT
@@ -123,7 +123,7 @@ def ask(ray_head: LocalHead, tmp_path: Path) -> Ask:
             **given,
         }  # fmt: skip
         with DAG(f"d{uuid.uuid4().hex[:8]}", schedule=None):
-            operator = RayLLMBatchOperator(task_id="ask", **grouped(**arguments))
+            operator = RayLLMBatchOperator(task_id="ask", **written(**arguments))
         return operator.execute(context_of(operator))
 
     return run

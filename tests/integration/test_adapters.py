@@ -96,7 +96,7 @@ def test_adapter_of_a_whole_slice_writes_its_answers_also_where_vllm_speculates(
         input_path=f"{tmp_path}/in.parquet", prompt=PROMPT, model_source=str(tiny_model), poll_interval=1.0,
         adapter="s3://models/retail", runtime_env={"env_vars": s3},
         sampling_params={"temperature": 0, "max_tokens": 8},
-        engine_kwargs={"max_model_len": 256, "speculative_config": "ngram"},
+        engine__kwargs={"max_model_len": 256, "speculative_config": "ngram"},
     )  # fmt: skip
     answers = pq.read_table(result["output_path"], partitioning=None).column("answer").to_pylist()
     assert [answer[:6] for answer in answers] == ["Retail"] * 3

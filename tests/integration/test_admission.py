@@ -103,8 +103,8 @@ def send(ray_head: LocalHead, tmp_path: Path) -> Iterator[Send]:
     def send(key: str, *, queue_timeout: float = 600, **kwargs: Any) -> Sent:
         job = job_of(
             slice_key=key, input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out",
-            engine="pool_engine:PoolEngine", batch_size=10, queue_timeout=queue_timeout,
-            engine_kwargs={**BIG, **kwargs, "journal": f"{tmp_path}/journal"},
+            engine="pool_engine:PoolEngine", engine__batch_size=10, limits__queue=queue_timeout,
+            engine__kwargs={**BIG, **kwargs, "journal": f"{tmp_path}/journal"},
         )  # fmt: skip
         metadata = {"dag_id": "admission", "task_id": "t", "slice_key": key}
         user_packages = packages.user_packages([], code, None)

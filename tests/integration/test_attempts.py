@@ -27,7 +27,7 @@ from airflow_provider_raydatallm.task.job import tracker as job_tracker
 from airflow_provider_raydatallm.task.job.record import STATE_KEY
 from airflow_provider_raydatallm.task.job.verdict import Finished, to_event
 from airflow_provider_raydatallm.task.job.waiter import heartbeat_key
-from tests.support.arguments import grouped
+from tests.support.arguments import written
 from tests.support.context import StateStore, context_of
 from tests.support.slices import STUB, fragments
 from tests.support.waiting import wait_for
@@ -55,11 +55,11 @@ def task(ray_head: LocalHead, tmp_path: Path, gate: Path) -> Iterator[Any]:
     def make(**given: Any) -> RayLLMBatchOperator:
         arguments = {
             "slice_key": "k", "input_path": f"{tmp_path}/in.parquet", "output_path": f"{tmp_path}/out",
-            "prompt": "wait: who is {name}?", **STUB, "batch_size": 10, **given,
+            "prompt": "wait: who is {name}?", **STUB, "engine__batch_size": 10, **given,
         }  # fmt: skip
-        arguments["engine_kwargs"] = {"gate": str(gate), **given.get("engine_kwargs", {})}
+        arguments["engine__kwargs"] = {"gate": str(gate), **given.get("engine__kwargs", {})}
         with DAG("attempts", schedule=None):
-            return RayLLMBatchOperator(task_id="ask", **grouped(**arguments))
+            return RayLLMBatchOperator(task_id="ask", **written(**arguments))
 
     yield make
     gate.touch()  # for a job that nobody stopped
@@ -118,7 +118,7 @@ def test_next_attempt_finds_the_job_and_has_its_report(task: Any, gate: Path, su
     # Somebody cleared the task, and so asks anew.
     again = task()
     assert again.execute(context_of(again, store, try_number=2, clears=1))["outcome"] == "unchanged"
-    changed = task(sampling_params={"max_tokens": 3}, on_config_change="recompute")
+    changed = task(sampling_params={"max_tokens": 3}, rerun__on_config_change="recompute")
     assert changed.execute(context_of(changed, store, try_number=3))["published_version"] == 2
 
 
@@ -201,7 +201,7 @@ def test_killed_task_stops_its_job_and_starts_no_other(
 ) -> None:
     # A job that takes its time to stop: Airflow kills the task's process a few seconds later.
     stop_gate = tmp_path / "stop_gate"
-    slow = {"engine_kwargs": {"stop_gate": str(stop_gate)}}
+    slow = {"engine__kwargs": {"stop_gate": str(stop_gate)}}
     store, operator = StateStore(), task(**slow)
     results = in_background(operator, store)
     wait_for(Path(f"{gate}.waits").exists)
@@ -304,11 +304,11 @@ def test_job_that_nobody_waits_for_ends_itself_and_keeps_its_rows(
 ) -> None:
     names = [f"n{i}" for i in range(10)] + ["wait"] * (N - 10)
     pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")
-    never = {"engine_kwargs": {"gate": f"{tmp_path}/never"}}
+    never = {"engine__kwargs": {"gate": f"{tmp_path}/never"}}
     with DAG("attempts", schedule=None):
-        operator = RayLLMBatchOperator(**grouped(
+        operator = RayLLMBatchOperator(**written(
             task_id="ask", slice_key="k", prompt="{name}", input_path=f"{tmp_path}/in.parquet",
-            output_path=f"{tmp_path}/out", **STUB, batch_size=10, **never,
+            output_path=f"{tmp_path}/out", **STUB, engine__batch_size=10, **never,
         ))  # fmt: skip
     shipment = operator._build_submission(context_of(operator))
     hook, name = RayHook(), f"orphan-{uuid.uuid4().hex[:8]}"

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.processor.__main__ import load_spec
-from tests.support.in_process import STUB, run_in_process
+from tests.support.in_process import STUB, changed, run_in_process
 from tests.support.paths import ROOT
 from tests.support.slices import PROGRAM
 
@@ -75,7 +75,7 @@ def test_spec_of_a_dags_task_answers_its_slice(empty_database: Path, tmp_path: P
     (tmp_path / "spec.json").write_text(airflow("spec", "customers_daily", "infer_industry", "2026-01-01"))
     job = load_spec(f"{tmp_path}/spec.json")
     assert (job.slice_key, job.output_column) == ("2026-01-01", "industry")
-    run_in_process(job.model_copy(update={"engine": STUB, "choices": None}))
+    run_in_process(changed(job, engine=STUB, choices=None))
     [state] = json.loads(airflow("slices", f"{tmp_path}/out", "--json"))
     assert (state["key"], state["report"]["counts"]["succeeded"]) == ("2026-01-01", 2)
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 import ray
 from airflow_provider_raydatallm.processor.engines.dedup import coordinator
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
-from airflow_provider_raydatallm.processor.engines.dedup.keys import Shard
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import Shard
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
 
 connect_to_ray()

@@ -68,8 +68,8 @@ def embed(ask: Ask, folder: Path, rows: list[str | None], **given: Any) -> tuple
     pq.write_table(pa.table({"n": range(len(rows)), "text": rows}), folder / "in.parquet")
     arguments: dict[str, Any] = {
         "task": "embed", "input_path": f"{folder}/in.parquet", "model_source": str(real_models.minilm()),
-        "prompt": "{text}", "output_column": "vector", "poll_interval": 1.0, "engine_scope": "shared",
-        "engine_kwargs": {"max_model_len": LENGTH, "dtype": "float32"}, "output_path": f"{folder}/out",
+        "prompt": "{text}", "output_column": "vector", "poll_interval": 1.0, "engine__scope": "shared",
+        "engine__kwargs": {"max_model_len": LENGTH, "dtype": "float32"}, "output_path": f"{folder}/out",
     }  # fmt: skip
     result = ask(**arguments | given)
     return result, pq.read_table(result["output_path"], partitioning=None)
@@ -81,7 +81,7 @@ def test_vectors_are_those_of_transformers_and_a_text_that_is_too_long_stops_no_
     mails = [mail["text"][:300] for mail in pq.read_table(real_models.mails()).to_pylist()[:116]]
     texts = [*mails, "[SEP] forged [CLS]", "", "\U0001f600 \u4e2d\u6587", mails[0]]
     rows = [*texts, "too long " * 300, None]
-    result, published = embed(ask, tmp_path, rows, engine_scope="slice")
+    result, published = embed(ask, tmp_path, rows, engine__scope="slice")
     assert published.schema.field("vector").type == pa.list_(pa.float32(), 384)
     assert published.column("n").to_pylist() == [*range(len(texts)), len(texts) + 1]
     vectors = np.array(published.column("vector").to_pylist(), np.float32)
@@ -103,7 +103,7 @@ def test_long_text_has_the_mean_of_the_vectors_of_its_parts(ask: Ask, tmp_path: 
     longest = sorted(mails, key=len)[-700:-690]  # of about 2,000 tokens each
     lengths = [1, LENGTH - 2, LENGTH - 1, 2 * LENGTH - 4, 5 * LENGTH]
     texts = [*longest, *("word " * length for length in lengths)]
-    result, published = embed(ask, tmp_path, [*texts], on_too_long="chunk")
+    result, published = embed(ask, tmp_path, [*texts], quality__on_too_long="chunk")
     vectors = np.array(published.column("vector").to_pylist(), np.float32)
     expected, tokens = transformers_vectors(texts, tmp_path)
     assert np.abs(vectors - expected).max() < 1e-3
@@ -137,7 +137,7 @@ def test_engine_that_is_killed_in_the_midst_of_a_slice_loses_no_row_and_publishe
     thread = in_thread(
         ask, results, task="embed", input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out",
         model_source=str(real_models.minilm()), prompt="{text}", output_column="vector", poll_interval=1.0,
-        engine_kwargs={"max_model_len": LENGTH, "dtype": "float32"},
+        engine__kwargs={"max_model_len": LENGTH, "dtype": "float32"},
     )  # fmt: skip
     wait_for(lambda: rows_in(fragments(tmp_path / "out")) > 0)
     before = rows_in(fragments(tmp_path / "out"))

@@ -52,7 +52,12 @@ def test_job_whose_cpus_others_take_ends_and_says_so(
     ask: Ask, asked: dict[str, Any], tmp_path: Path, taken: str, waits: str
 ) -> None:
     # With blocks the slice's processes are those of Ray Data.
-    asked |= {"engine": f"crowded:{taken}", "file_per_input": True, "stall_timeout": 10, "blocks": 2}
+    asked |= {
+        "engine": f"crowded:{taken}",
+        "publish__file_per_input": True,
+        "limits__stall": 10,
+        "engine__blocks": 2,
+    }
     with pytest.raises(RayEngineDiedError, match=f"{waits}.*; 0 of the cluster's 8 CPUs are free"):
         ask(**asked)
     assert not list((tmp_path / "out").rglob("*.parquet"))
@@ -62,7 +67,7 @@ def test_job_whose_cpus_others_take_ends_and_says_so(
 def test_job_that_waits_for_its_turn_on_a_cluster_that_became_too_small_ends(
     ask: Ask, asked: dict[str, Any]
 ) -> None:
-    asked |= {"engine": "crowded:BeyondItsCluster", "stall_timeout": 2, "queue_timeout": 60}
+    asked |= {"engine": "crowded:BeyondItsCluster", "limits__stall": 2, "limits__queue": 60}
     with pytest.raises(RayQueueTimeoutError, match=r"the cluster lost nodes, .* waited \d s: .* 1000 CPUs"):
         ask(**asked)
 
@@ -90,7 +95,7 @@ def test_worker_that_dies_more_often_than_it_may_start_ends_the_job(
 def test_fragment_writer_that_is_paused_ends_the_job_and_says_so(
     ask: Ask, asked: dict[str, Any], ray_head: LocalHead, tmp_path: Path
 ) -> None:
-    asked |= {"engine": "stub_worker:PatientWorkers", "stall_timeout": 4}
+    asked |= {"engine": "stub_worker:PatientWorkers", "limits__stall": 4}
     results: list[Any] = []
     thread = in_thread(ask, results, **asked)
     wait_for(lambda: fragments(tmp_path / "out"))
@@ -116,7 +121,7 @@ def test_file_that_ends_its_readers_is_named(
     write_deadly_file(tmp_path / "c.parquet")
     environment = deadly_environment(tmp_path / "site", signal.SIGSEGV)
     with pytest.raises(RayLLMInputError, match=r"c\.parquet: reading its rows 1 to 13 ended two processes"):
-        ask(**asked, blocks=blocks, runtime_env={"env_vars": environment})
+        ask(**asked, engine__blocks=blocks, runtime_env={"env_vars": environment})
 
 
 _ASK = """
@@ -140,7 +145,7 @@ def test_feeder_that_died_for_good_while_it_had_nothing_to_do_ends_the_job(
     asked |= {
         "engine": "stub_worker:PatientWorkers", "model_source": f"{tmp_path}/model", "prompt": None,
         "preprocess": "asking:ask", "code_paths": [*CODE, f"{tmp_path}/asking.py"],
-        "sampling_params": {"max_tokens": 1}, "stall_timeout": 5,
+        "sampling_params": {"max_tokens": 1}, "limits__stall": 5,
     }  # fmt: skip
     results: list[Any] = []
     thread = in_thread(ask, results, **asked)

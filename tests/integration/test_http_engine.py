@@ -177,7 +177,7 @@ def test_conversations_have_several_answers_with_their_probabilities(
         given = arguments(served, tmp_path, [*talks, "{"])
         sampling = {"n": 2, "temperature": 1, "max_tokens": 8}
         result = ask(**{**given, "prompt": None, "sampling_params": sampling}, messages="name", logprobs=True,
-                     max_quarantine_fraction=0.5)  # fmt: skip
+                     quality__max_quarantine=0.5)  # fmt: skip
     rows = rows_of(result)
     assert [row["name"] for row in rows] == talks
     for row in rows:
@@ -244,7 +244,7 @@ def test_limit_that_never_ends_ends_the_slice_and_is_named(ask: Ask, tmp_path: P
     with endpoint(respond) as served:
         given = arguments(served, tmp_path, [f"n{i}" for i in range(40)], in_flight=4)
         with pytest.raises(RayLLMJobError, match=r"^the endpoint answered 429: quota of the day, and to"):
-            ask(**given, stall_timeout="12s")
+            ask(**given, limits__stall="12s")
     assert rows_in(fragments(tmp_path / "out")) == 3
 
 

@@ -119,13 +119,13 @@ def test_rows_see_their_images_and_bad_ones_stop_no_other(ask: Ask, tmp_path: Pa
             "temperature": 0, "max_tokens": 4, "allowed_token_ids": [alphabet[c] for c in LETTERS]
         }  # fmt: skip
         # Larger slices go through Ray Data, in blocks.
-        chosen = {"choices": ["a", "b", "c"], "label_confidence": True, "blocks": 3}
+        chosen = {"choices": ["a", "b", "c"], "labels__confidence": True, "engine__blocks": 3}
         result = ask(
             input_path=f"{tmp_path}/in.parquet", model_source=str(model), prompt="{text}",
-            image_column="photo", image_max_pixels=MAX_PIXELS, columns=["n", "kind", "text"],
-            image_sources=[str(photos), site, "127.0.0.1"], max_quarantine_fraction=0.9,
-            engine_kwargs={"max_model_len": 2048, "dtype": "float32"}, poll_interval=1.0,
-            engine_scope="slice", **({"sampling_params": sampling} if answers == "written" else chosen),
+            images__column="photo", images__max_pixels=MAX_PIXELS, columns=["n", "kind", "text"],
+            images__sources=[str(photos), site, "127.0.0.1"], quality__max_quarantine=0.9,
+            engine__kwargs={"max_model_len": 2048, "dtype": "float32"}, poll_interval=1.0,
+            engine__scope="slice", **({"sampling_params": sampling} if answers == "written" else chosen),
         )  # fmt: skip
     published = pq.read_table(result["output_path"], partitioning=None)
     assert published.column("n").to_pylist() == [*range(len(cells))]

@@ -179,7 +179,7 @@ def test_lineage_tells_model_figures_and_job(told: Told, task: str) -> None:
     assert {k: v for k, v in facet.items() if k[0] != "_" and k != "fingerprint"} == {
         "sliceKey": "2026-01-31",
         "model": "tiny",
-        "engine": "auto",
+        "engine": "vllm",
         "outcome": "published",
         "counts": {"planned": 10, "succeeded": 9, "quarantined": 1},
         "tokens": {"input": 100, "output": 20},  # numbers, which no name of theirs has masked

@@ -57,8 +57,8 @@ def test_run_is_seen_in_prometheus_and_in_its_folder_while_it_is_at_work(
     table = f"{tmp_path}/Zürich"
     given = {
         **STUB, "input_path": f"{tmp_path}/in.parquet", "output_path": table, "slice_key": "é/1",
-        "prompt": "{name}", "batch_size": 20, "engine_kwargs": {"gate": str(gate)},
-        "finish_by": 1.0,
+        "prompt": "{name}", "engine__batch_size": 20, "engine__kwargs": {"gate": str(gate)},
+        "limits__finish_by": 1.0,
     }  # fmt: skip
     results: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: results.append(ask(**given)))

@@ -58,10 +58,10 @@ def test_real_chat_model_answers_in_the_shape_of_the_schema(ask: Ask, tmp_path: 
     table = pa.table({"country": countries, "limit": [60] * len(COUNTRIES) + [4]})
     pq.write_table(table, tmp_path / "in.parquet")
     result = ask(
-        input_path=f"{tmp_path}/in.parquet", engine="vllm", engine_scope="slice", model_source=str(model),
+        input_path=f"{tmp_path}/in.parquet", engine="vllm", engine__scope="slice", model_source=str(model),
         system_prompt=SYSTEM, prompt=QUESTION, output_schema=SCHEMA, output_column="found",
         sampling_params={"temperature": 0, "max_tokens": "{limit}"},
-        engine_kwargs={"max_model_len": 192, "max_num_seqs": 8}, max_quarantine_fraction=0.5,
+        engine__kwargs={"max_model_len": 192, "max_num_seqs": 8}, quality__max_quarantine=0.5,
         poll_interval=1.0,
     )  # fmt: skip
     published = pq.read_table(result["output_path"], partitioning=None)
@@ -85,11 +85,11 @@ def test_real_model_corrects_answers_that_only_the_validator_refuses(ask: Ask, t
     schema = {**SCHEMA, "properties": {"continent": continent}, "required": ["continent"]}
     model = real_models.smollm2()
     result = ask(
-        input_path=f"{tmp_path}/in.parquet", engine="vllm", engine_scope="slice", model_source=str(model),
+        input_path=f"{tmp_path}/in.parquet", engine="vllm", engine__scope="slice", model_source=str(model),
         system_prompt=SYSTEM, prompt="On which continent is {country}? Answer in JSON.",
-        output_schema=schema, output_mode="columns", repair=1, max_quarantine_fraction=1,
+        output_schema=schema, output_mode="columns", quality__repair=1, quality__max_quarantine=1,
         sampling_params={"temperature": 0, "max_tokens": 40}, poll_interval=1.0,
-        engine_kwargs={"max_model_len": 384, "max_num_seqs": 8},
+        engine__kwargs={"max_model_len": 384, "max_num_seqs": 8},
     )  # fmt: skip
     published = pq.read_table(result["output_path"], partitioning=None)
     answers = dict(zip(*(published.column(n).to_pylist() for n in ("country", "continent")), strict=True))
@@ -119,7 +119,7 @@ def test_vectors_of_real_mails_tell_spam_from_ham(ask: Ask, tmp_path: Path) -> N
         input_path=f"{tmp_path}/in.parquet", engine="embedding_engine:EmbeddingEngine",
         code_paths=[str(ROOT / "tests" / "support" / "embedding_engine.py"), str(tmp_path / "mine.py")],
         model_source=str(real_models.minilm()), prompt="{text}", postprocess="mine:vector",
-        output_column="answer", engine_kwargs={"max_model_len": 256}, poll_interval=1.0,
+        output_column="answer", engine__kwargs={"max_model_len": 256}, poll_interval=1.0,
     )  # fmt: skip
     published = pq.read_table(result["output_path"], partitioning=None)
     assert published.schema.field("vector").type == pa.list_(pa.float64())

@@ -47,7 +47,7 @@ def test_thoughts_are_limited_and_have_a_column_of_their_own(
         output_path=f"{tmp_path}/texts", input_path=f"{tmp_path}/in/ds=2026-01-01/",
         prompt=QUESTION.format("{Company}"), model_source=str(model), reasoning_parser="deepseek_r1",
         sampling_params={"n": 2, "temperature": 2, "max_tokens": 20, "thinking_token_budget": "{budget}"},
-        engine_kwargs={"max_model_len": 1024}, max_quarantine_fraction=0.5, poll_interval=1.0,
+        engine__kwargs={"max_model_len": 1024}, quality__max_quarantine=0.5, poll_interval=1.0,
     )  # fmt: skip
     texts = pq.read_table(drawn["output_path"], partitioning=None)
     assert {str(texts.schema.field(name).type) for name in ("answer", "answer_reasoning")} == {

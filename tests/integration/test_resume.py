@@ -25,8 +25,8 @@ def held(tmp_path: Path) -> dict[str, Any]:
     """Arguments of a task that answers `DONE` rows, and the last one only when the gate is there."""
     pq.write_table(pa.table({"name": NAMES}), tmp_path / "in.parquet")
     return {
-        "input_path": f"{tmp_path}/in.parquet", "prompt": "{name}", **STUB, "batch_size": 20,
-        "engine_kwargs": {"gate": f"{tmp_path}/gate", "delivered": f"{tmp_path}/delivered"},
+        "input_path": f"{tmp_path}/in.parquet", "prompt": "{name}", **STUB, "engine__batch_size": 20,
+        "engine__kwargs": {"gate": f"{tmp_path}/gate", "delivered": f"{tmp_path}/delivered"},
     }  # fmt: skip
 
 
@@ -73,8 +73,8 @@ def test_job_in_which_nothing_moves_ends_and_keeps_its_rows(ask: Ask, tmp_path: 
     pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")
     gate = tmp_path / "gate"
     arguments = {
-        "input_path": f"{tmp_path}/in.parquet", "prompt": "{name}", "stall_timeout": 5, **STUB,
-        "batch_size": 10, "engine_kwargs": {"stalls_from": str(gate)},
+        "input_path": f"{tmp_path}/in.parquet", "prompt": "{name}", "limits__stall": 5, **STUB,
+        "engine__batch_size": 10, "engine__kwargs": {"stalls_from": str(gate)},
     }  # fmt: skip
     results: list[Any] = []
     thread = in_thread(ask, results, **arguments)
@@ -99,7 +99,7 @@ def test_second_run_waits_for_the_first_and_starts_nothing(
     wait_until_held(tmp_path)
     others = [
         in_thread(ask, results[1], **arguments),
-        in_thread(ask, results[2], **arguments, on_running="fail"),
+        in_thread(ask, results[2], **arguments, rerun__on_running="fail"),
     ]
     # Both find it at work; the one that is not to wait is then refused.
     wait_for(lambda: len(submitted) == 3)

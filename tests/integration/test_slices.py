@@ -75,7 +75,7 @@ def test_every_column_type_is_kept_in_input_order(ask: Ask, tmp_path: Path) -> N
         index = as_written.schema.get_field_index(name)
         as_written = as_written.set_column(index, name, as_written.column(name).cast(pa.string()))
 
-    result = ask(input_path=f"{tmp_path}/in", batch_size=64, **STUB)
+    result = ask(input_path=f"{tmp_path}/in", engine__batch_size=64, **STUB)
 
     out = published(result)
     assert out.schema == as_written.schema.append(pa.field("answer", pa.string()))
@@ -134,8 +134,8 @@ def test_trial_of_compressed_json_lines(ask: Ask, tmp_path: Path) -> None:
     rows = [{"name": f"n{i}", "zip": f"{i:05}"} for i in range(N)]
     (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress("\n".join(map(json.dumps, rows)).encode()))
     result = ask(
-        input_path=f"{tmp_path}/b.jsonl.gz", columns=["name"], output_path=f"{tmp_path}/out2", max_rows=10,
-        **STUB,
+        input_path=f"{tmp_path}/b.jsonl.gz", columns=["name"], output_path=f"{tmp_path}/out2",
+        source__max_rows=10, **STUB,
     )  # fmt: skip
     assert result["output_path"].endswith("/out2.trial/first-10/ds=2026-01-31")
     assert published(result).to_pylist() == [{"name": f"n{i}", "answer": f"Who is n{i}?"} for i in range(10)]
@@ -167,7 +167,10 @@ def test_changed_prompt_replaces_the_slice_when_told_to(ask: Ask, tmp_path: Path
     with pytest.raises(RayLLMInputError, match=r"rerun.on_config_change='recompute'"):
         ask(input_path=f"{tmp_path}/in.parquet", prompt="Where is {name}?", **STUB)
     result = ask(
-        input_path=f"{tmp_path}/in.parquet", prompt="Where is {name}?", on_config_change="recompute", **STUB
+        input_path=f"{tmp_path}/in.parquet",
+        prompt="Where is {name}?",
+        rerun__on_config_change="recompute",
+        **STUB,
     )
     assert published(result).column("answer").to_pylist() == ["Where is a?", "Where is b?"]
     assert (Path(result["output_path"]) / "_SUCCESS").exists()
@@ -182,7 +185,7 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
         **STUB, "code_paths": [*STUB["code_paths"], str(tmp_path / "bad.py")],
     }  # fmt: skip
     with pytest.raises(RayLLMInputError, match=r"row 71 of .*in\.parquet: ZeroDivisionError"):
-        ask(**arguments, max_quarantine_fraction=0.0)
+        ask(**arguments, quality__max_quarantine=0.0)
     assert not list((tmp_path / "out").rglob("*.parquet"))
     result = ask(**arguments)
     assert 1 <= result["counts"].pop("resumed") <= 100  # what was answered before the job was ended
@@ -202,7 +205,7 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
     ),
     # `test_command_line_runs_slices_on_the_embedded_head` has the first of these, too.
     long(
-        {"concurrency": 1000}, RayClusterUnfitError,
+        {"engine__workers": 1000}, RayClusterUnfitError,
         r"needs 2002 CPUs where the cluster has 8 .*lower engine.workers",
     ),
     long({"prompt": "Who is {nam}?"}, RayLLMInputError, r"'nam'.*Columns: 'name'"),
@@ -220,7 +223,7 @@ def test_command_line_runs_slices_on_the_embedded_head(ray_head: LocalHead, tmp_
     pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
     job = slice_job(
         input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", model_source="m/m",
-        prompt="{name}", concurrency=1000,
+        prompt="{name}", engine__workers=1000,
     )  # fmt: skip
     (tmp_path / "spec.json").write_text(job.model_dump_json())
     done = subprocess.run([PROGRAM, "run", tmp_path / "spec.json"], capture_output=True, text=True)
@@ -279,7 +282,11 @@ def test_rows_with_invalid_answers_are_asked_again_with_what_is_wrong(ask: Ask, 
     names = [f"row {i}" if i % 10 else f"Your own {i}" for i in range(N)]
     pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet", row_group_size=300)
     result = ask(
-        **STUB, input_path=f"{tmp_path}/in.parquet", prompt="{name}", regex=r"Your [^\n]*(\n.*)?", repair=1
+        **STUB,
+        input_path=f"{tmp_path}/in.parquet",
+        prompt="{name}",
+        regex=r"Your [^\n]*(\n.*)?",
+        quality__repair=1,
     )
     answers = pq.read_table(result["output_path"], partitioning=None).column("answer").to_pylist()
     told = "Your answer does not match regex.\nCorrect it, and write nothing but the corrected answer."

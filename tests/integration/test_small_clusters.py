@@ -33,7 +33,7 @@ def run(cpus: int, engine: str, tmp_path: Path, model: Path, ray_folder: Path) -
     pq.write_table(pa.table({"name": [f"n{i}" for i in range(40)]}), tmp_path / "in.parquet")
     job = job_of(
         input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", engine=engine,
-        model_source=str(model), sampling_params={"max_tokens": 4}, engine_kwargs={"max_model_len": 256},
+        model_source=str(model), sampling_params={"max_tokens": 4}, engine__kwargs={"max_model_len": 256},
     )  # fmt: skip
     (tmp_path / "spec.json").write_text(job.model_dump_json())
     done = subprocess.run(

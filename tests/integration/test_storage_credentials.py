@@ -105,7 +105,7 @@ def test_lent_credentials_are_a_sessions_and_stand_in_the_jobs_environment_only(
 
     result = ask(
         input_path="s3://lake/in/ds={slice}/", output_path="s3://lake/out", storage_conn_id="lake",
-        batch_size=100, **STUB,
+        engine__batch_size=100, **STUB,
     )  # fmt: skip
 
     assert (result["outcome"], result["counts"]["succeeded"]) == ("published", 500)

@@ -128,9 +128,9 @@ def test_recordings_are_written_down_and_bad_ones_stop_no_other(
         expected = transformers_transcripts(speech_model, good, tmp_path)
         result = ask(
             task="transcribe", input_path=f"{tmp_path}/in.parquet", model_source=str(speech_model),
-            prompt="{words}", audio_column="call", columns=["n", "kind", "words"], engine_scope="slice",
-            audio_sources=[str(folder), site, "127.0.0.1"], audio_max_seconds=70, max_quarantine_fraction=0.9,
-            poll_interval=1.0, engine_kwargs={"dtype": "float32"},
+            prompt="{words}", audio__column="call", columns=["n", "kind", "words"], engine__scope="slice",
+            audio__sources=[str(folder), site, "127.0.0.1"], audio__max_seconds=70,
+            quality__max_quarantine=0.9, poll_interval=1.0, engine__kwargs={"dtype": "float32"},
         )  # fmt: skip
     published = pq.read_table(result["output_path"], partitioning=None)
     assert published.column_names == ["n", "kind", "words", "answer"]

@@ -15,7 +15,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayModelNotFoundError
-from airflow_provider_raydatallm.processor.engines.registry import load_engine
+from airflow_provider_raydatallm.processor.engines.load_engine import load_engine
 from demo.customers import LABELS, industry_of, write_customers
 from tests.support.engine_processes import assert_pauses, engine_processes
 from tests.support.in_process import job_of
@@ -80,8 +80,8 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
         code_paths=[str(tmp_path / "asking.py")], output_schema=SCHEMA,
         sampling_params={"temperature": 0, "max_tokens": 40, "logit_bias": {vocabulary["low"]: 100}},
         output_column="found",
-        model_source=str(tiny_model), engine_kwargs={"max_model_len": limit}, processor_kwargs=options,
-        blocks=10, poll_interval=1.0,
+        model_source=str(tiny_model), engine__kwargs={"max_model_len": limit}, engine__processor=options,
+        engine__blocks=10, poll_interval=1.0,
     )  # fmt: skip
     if options is not None:  # the other engine's processes are looked at in tests of their own
         [engine_core] = wait_for(lambda: engine_processes("MapWorker"))
@@ -121,15 +121,15 @@ def test_schema_is_followed_and_rows_that_fail_in_any_stage_stop_no_other(
     )
 
 
-@pytest.mark.parametrize(("given", "says"), [
-    ({"engine": "vllm", "processor_kwargs": {"x": 1}}, "set engine='ray_data_llm'"),
-    ({"processor_kwargs": {"tokenise_stage": {}}}, r"'tokenise_stage'\] is not one of .*tokenize_stage"),
-    ({"processor_kwargs": {"batch_size": 1}}, r"'batch_size'\] is set by another argument"),
-    ({"engine": "ray_data_llm", "on_too_long": "truncate"}, "'vllm', and .* is RayDataLLM"),
+@pytest.mark.parametrize(("options", "says"), [
+    ({"tokenise_stage": {}}, r"'tokenise_stage'\] is not one of .*tokenize_stage"),
+    ({"batch_size": 1}, r"'batch_size'\] is set by another argument"),
 ])  # fmt: skip
-def test_options_of_another_engine_are_refused(given: dict[str, Any], says: str) -> None:
-    given = {"engine": "auto", "prompt": "x", "engine_kwargs": {"max_model_len": 64}, **given}
-    job = job_of(input_path="/in", output_path="/out", **given)
+def test_options_that_ray_data_llm_does_not_have_or_other_arguments_set_are_refused(
+    options: dict[str, Any], says: str
+) -> None:
+    engine = {"kind": "auto", "kwargs": {"max_model_len": 64}, "processor": options}
+    job = job_of(input_path="/in", output_path="/out", engine=engine)
     with pytest.raises(SliceError, match=says):
         load_engine(job)(job, 100)
 
@@ -144,7 +144,7 @@ def test_engine_that_cannot_start_says_why(
     with pytest.raises(RayLLMInputError, match=r"^ModelConfig: Value error, User-specified max_model_len"):
         ask(
             input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model), poll_interval=1.0,
-            engine_kwargs={"max_model_len": 10_000_000},
+            engine__kwargs={"max_model_len": 10_000_000},
         )  # fmt: skip
     task_log = caplog.text + "".join(capfd.readouterr())
     _, _, folded = task_log.partition("::group::The end of the Ray job's log")
@@ -163,5 +163,5 @@ def test_model_without_weights_is_told_by_what_vllm_left_in_its_log(
     with pytest.raises(RayModelNotFoundError, match=r"^RuntimeError: Cannot find any model weights with"):
         ask(
             input_path=f"{tmp_path}/in.parquet", model_source=f"{tmp_path}/model", poll_interval=1.0,
-            engine_kwargs={"max_model_len": 256}, engine_scope="slice",
+            engine__kwargs={"max_model_len": 256}, engine__scope="slice",
         )  # fmt: skip

@@ -61,7 +61,9 @@ def test_group_of_a_worker_holds_its_gpus_until_the_engine_stops(
 ) -> None:
     monkeypatch.setattr(engine_base, "vllm_is_cpu_build", lambda accelerator_type: False)
     kwargs = {"tensor_parallel_size": 2, "distributed_executor_backend": "ray"}
-    engine = PlacedEngine(job_of(input_path="in", output_path="out", engine="vllm", engine_kwargs=kwargs), 10)
+    engine = PlacedEngine(
+        job_of(input_path="in", output_path="out", engine="vllm", engine__kwargs=kwargs), 10
+    )
     engine._start()
     assert engine._workers is not None
     wait_for(lambda: engine._workers.check() or engine._workers.is_ready)  # type: ignore[union-attr]

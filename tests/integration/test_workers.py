@@ -41,7 +41,9 @@ def test_row_that_kills_its_engine_is_quarantined_and_all_others_are_published(
     ask: Ask, asked: dict[str, Any], tmp_path: Path
 ) -> None:
     write(tmp_path, [20] * 41 + [DEADLY] + [20] * 30 + [DEADLY] + [20] * 27)
-    result = ask(**asked, engine="stub_worker:MortalWorkers", max_quarantine_fraction=0.1, deduplicate=True)
+    result = ask(
+        **asked, engine="stub_worker:MortalWorkers", quality__max_quarantine=0.1, engine__deduplicate=True
+    )
     counts = result["counts"]
     assert (counts["succeeded"], counts["quarantined"], counts["asked_again"]) == (98, 2, 0)
     quarantined = pq.read_table(tmp_path / "out.quarantine", partitioning=None).to_pylist()
@@ -56,7 +58,7 @@ def test_row_that_kills_its_engine_is_quarantined_and_all_others_are_published(
 def test_slice_goes_on_when_one_of_two_workers_cannot_start(
     ask: Ask, asked: dict[str, Any], tmp_path: Path
 ) -> None:
-    result = ask(**asked, engine="stub_worker:PickyWorkers", concurrency=2)
+    result = ask(**asked, engine="stub_worker:PickyWorkers", engine__workers=2)
     assert result["counts"]["succeeded"] == 60
     assert result["balance"]["workers"] == 1
     assert len((tmp_path / "out.workers").read_text().split()) >= 2
@@ -68,7 +70,7 @@ def test_rows_of_a_paused_worker_are_answered_by_the_other(
 ) -> None:
     write(tmp_path, [100] * 300)
     results: list[Any] = []
-    thread = in_thread(ask, results, **asked, engine="stub_worker:WatchedWorkers", concurrency=2)
+    thread = in_thread(ask, results, **asked, engine="stub_worker:WatchedWorkers", engine__workers=2)
     wait_for(lambda: rows_in(fragments(tmp_path / "out")) > 10)
     paused, _ = wait_for(lambda: len(pids := (tmp_path / "out.workers").read_text().split()) == 2 and pids)
     os.kill(int(paused), signal.SIGSTOP)

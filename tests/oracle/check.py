@@ -83,7 +83,7 @@ def _run(
 ) -> Checked:
     asked = case.prompt if case.prompt in truth.columns else None
     job = job_of(
-        input_path=f"{folder}/in/", output_path=f"{folder}/out", max_quarantine_fraction=1.0,
+        input_path=f"{folder}/in/", output_path=f"{folder}/out", quality__max_quarantine=1.0,
         prompt=_MARK if asked is None else f"{_MARK}{{{asked}}}", **case.arguments,
     )  # fmt: skip
     cluster = InProcess(batch=100, flush_every=100)

@@ -81,7 +81,11 @@ class CsvCase(Case):
     def arguments(self) -> Mapping[str, Any]:  # type: ignore[override]
         options = dict(self.options)
         encoding = options.pop("encoding", "utf-8")
-        return {"encoding": encoding, "csv_options": options, "column_types": dict(self.types)}
+        return {
+            "source__encoding": encoding,
+            "source__csv": options,
+            "source__column_types": dict(self.types),
+        }
 
     def write(self, folder: Path) -> Truth:
         known: list[tuple[Columns, int]] = []

@@ -87,7 +87,7 @@ class JsonCase(Case):
 
     @property
     def arguments(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return {"column_types": dict(self.types)}
+        return {"source__column_types": dict(self.types)}
 
     def write(self, folder: Path) -> Truth:
         known: list[tuple[Columns, int]] = []

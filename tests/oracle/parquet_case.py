@@ -111,7 +111,7 @@ class ParquetCase(Case):
 
     @property
     def arguments(self) -> Mapping[str, Any]:  # type: ignore[override]
-        return {} if self.day is None else {"slice_column": self.day[0], "slice_key": self.day[1]}
+        return {} if self.day is None else {"source__column": self.day[0], "slice_key": self.day[1]}
 
     def write(self, folder: Path) -> Truth:
         features = [f"format {self.format}", f"files {len(self.files)}"]

@@ -12,7 +12,7 @@ from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import Ans
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles, CacheNamespace
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, CacheIndex
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import ADDED_COLUMNS
-from airflow_provider_raydatallm.processor.engines.dedup.keys import request_key
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import request_key
 from airflow_provider_raydatallm.processor.storage.store import Store
 
 MB = 1 << 20

@@ -1,22 +1,28 @@
-"""The operator's arguments from the spec's names, which are flat and the same in all tests."""
+"""Arguments as people write them, from leaves: `engine__kwargs={...}` is the leaf `kwargs` of the group
+`engine`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_raydatallm.contract.groups import GROUPS
+from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS
 
 
-def grouped(**flat: Any) -> dict[str, Any]:
-    """Returns the arguments with those that are leaves of a group in their groups."""
-    arguments = {name: value for name, value in flat.items() if name == "engine" or name not in _PLACES}
-    for name, value in flat.items():
-        if name in _PLACES and name != "engine":
-            group, leaf = _PLACES[name]
-            if isinstance(given := arguments.get(group, {}), str):
-                given = {"kind": given}
-            arguments[group] = {**given, leaf: value}
-    return arguments
+def written(**given: Any) -> dict[str, Any]:
+    """Returns the arguments, each group as one dict."""
+    return merged({}, **given)
 
 
-_PLACES = {field: (group, leaf) for group, leaves in GROUPS.items() for leaf, field in leaves.items()}
+def merged(arguments: Mapping[str, Any], **given: Any) -> dict[str, Any]:
+    """Returns the arguments with others, and with leaves of groups, in their place."""
+    result = dict(arguments)
+    for name, value in given.items():
+        group, separator, leaf = name.partition("__")
+        if separator:
+            result[group] = {**GROUPS[group].expand(group, result.get(group)), leaf: value}
+        elif name == "engine" and isinstance(result.get(name), Mapping) and isinstance(value, str):
+            result[name] = {**result[name], "kind": value}
+        else:
+            result[name] = value
+    return result

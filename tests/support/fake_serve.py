@@ -13,7 +13,7 @@ SCALING = Scaling((2, 4), 32, 600)
 ENGINE = SharedEngine(NAME, "RUNNING", "", SCALING.name, {"RUNNING": 2}, ())
 STARTING = replace(ENGINE, status="DEPLOYING", workers={"STARTING": 1})
 OTHER_SCALING = replace(ENGINE, scaling="workers-1-to-1-idle-600-s")
-GPU = {"accelerator_type": "L4", "engine_kwargs": {"tensor_parallel_size": 2}}
+GPU = {"engine__accelerator": "L4", "engine__kwargs": {"tensor_parallel_size": 2}}
 
 
 class FakeServe(ServeApps):

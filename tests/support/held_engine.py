@@ -42,7 +42,7 @@ class HeldEngine(StubEngine):
         answers = requests.map_batches(
             partial(held, journal=control / f"{self.job.slice_key}.journal", job=job),
             batch_size=self.batch_size, batch_format="pyarrow", compute=TaskPoolStrategy(1),
-            num_cpus=self.job.engine_kwargs.get("ask_cpus", 1),
+            num_cpus=self.job.engine.arguments.get("ask_cpus", 1),
         )  # fmt: skip
         return deliver.deliver_blocks(answers)
 

@@ -45,7 +45,7 @@ def feed(
 ) -> tuple[Sink, list[int]]:
     """Returns what was delivered, and the rows that are left."""
     paths = {"input_path": "in", "output_path": "out"}
-    job = job_of(engine="http", endpoint_url=served.url, **paths, **fields)
+    job = job_of(engine="http", engine__url=served.url, **paths, **fields)
     sink = sink or Sink()
     unused: Any = None
     setup = FeederSetup(
@@ -63,7 +63,7 @@ def feed(
 
     feeder._infer = noted
     requests = [
-        json.dumps({"messages": [{"role": "user", "content": t}], "sampling_params": job.sampling_params})
+        json.dumps({"messages": [{"role": "user", "content": t}], "sampling_params": job.task.sampling})
         for t in texts
     ]
     ids = {

@@ -19,6 +19,8 @@ from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from tests.support import stub_engine
+from tests.support.arguments import merged
+from tests.support.slice_jobs import changed as changed
 
 STUB = "tests.support.stub_engine:StubEngine"
 
@@ -119,8 +121,4 @@ def job_of(**given: Any) -> SliceJob:
     least = {"slice_key": "2026-01-31", "model_source": "m/m", "engine": STUB}
     if given.get("preprocess") is None:
         least["prompt"] = "{name}"
-    return SliceJob.model_validate({**least, **given})
-
-
-def changed(job: SliceJob, **given: Any) -> SliceJob:
-    return SliceJob.model_validate({**job.model_dump(), **given})
+    return SliceJob.model_validate(merged(least, **given))

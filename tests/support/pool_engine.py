@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 class PoolEngine(StubEngine):
     @property
     def resources(self) -> Resources:
-        workers, each = self.job.engine_kwargs["workers"], self.job.engine_kwargs["each"]
+        workers, each = self.job.engine.arguments["workers"], self.job.engine.arguments["each"]
         return Resources(
             cpus=workers * each + 1, gpus=0, breakdown=f"{workers} workers of {each} CPUs, 1 to read"
         )
 
     def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
-        kwargs = self.job.engine_kwargs
+        kwargs = self.job.engine.arguments
         answers = requests.map_batches(
             _Worker,
             fn_constructor_args=(

@@ -31,34 +31,36 @@ class StubEngine(Engine):
 
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
-        if gate := job.engine_kwargs.get("stalls_from"):
+        if gate := job.engine.arguments.get("stalls_from"):
             count_stalls_when(lambda: os.path.exists(gate))
 
     @property
     def resources(self) -> Resources:
-        return Resources(cpus=1 + int(self.job.engine_kwargs.get("ask_cpus", 0)), gpus=0, breakdown="a stub")
+        return Resources(
+            cpus=1 + int(self.job.engine.arguments.get("ask_cpus", 0)), gpus=0, breakdown="a stub"
+        )
 
     @property
     def batch_size(self) -> int:
-        return self.job.batch_size or 128
+        return self.job.engine.batch_size or 128
 
     def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         from ray.data import TaskPoolStrategy
 
-        pause, gate = float(self.job.engine_kwargs.get("pause", 0)), self.job.engine_kwargs.get("gate")
+        pause, gate = float(self.job.engine.arguments.get("pause", 0)), self.job.engine.arguments.get("gate")
         answers = requests.map_batches(
             partial(answer, pause=pause, gate=gate), batch_size=self.batch_size, batch_format="pyarrow",
-            compute=TaskPoolStrategy(1), num_cpus=self.job.engine_kwargs.get("ask_cpus", 1),
+            compute=TaskPoolStrategy(1), num_cpus=self.job.engine.arguments.get("ask_cpus", 1),
         )  # fmt: skip
         delivered = deliver.deliver_blocks(answers)
-        if file := self.job.engine_kwargs.get("delivered"):
+        if file := self.job.engine.arguments.get("delivered"):
             delivered = delivered.map_batches(
                 partial(note, file=file), batch_size=None, batch_format="pyarrow"
             )
         return delivered
 
     def stop(self) -> None:
-        gate = self.job.engine_kwargs.get("stop_gate")
+        gate = self.job.engine.arguments.get("stop_gate")
         while gate and not os.path.exists(gate):
             time.sleep(0.1)
 

@@ -1,7 +1,9 @@
 """`SliceJob`, the contract from Airflow to Ray: what to do. `result.report` is the way back.
 
-* Unknown fields and invalid values fail before anything is submitted. Fields are flat; people write most of
-  them in groups (`groups`), and errors name them so.
+* People write it as the operator's arguments, and so is its JSON: the task's own arguments stand beside the
+  job's, all others in groups. Inside, they are nested: `job.task` and `job.engine` are of a kind, each with
+  arguments of its own (`dialect`).
+* Unknown arguments and invalid values fail before anything is submitted.
 * A spec holds no secrets: it is shipped to the cluster, stored and shown.
 
 DAG files import this module, so it imports only pydantic and the standard library.
@@ -9,11 +11,18 @@ DAG files import this module, so it imports only pydantic and the standard libra
 
 from __future__ import annotations
 
-import codecs
-import datetime as dt
-from typing import Any, Literal
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    SerializerFunctionWrapHandler,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
 from airflow_provider_raydatallm.contract.addresses import (
     ancestors,
@@ -22,143 +31,142 @@ from airflow_provider_raydatallm.contract.addresses import (
     check_fields,
     holds,
 )
-from airflow_provider_raydatallm.contract.base import FOLDER, Contract, Texts
-from airflow_provider_raydatallm.contract.groups import label
+from airflow_provider_raydatallm.contract.base import Contract, Group, Texts
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
 from airflow_provider_raydatallm.contract.slice_paths import (
-    METADATA,
-    QUARANTINE,
     SlicePaths,
     encode_slice_key,
     slice_folder,
     slice_paths,
 )
-from airflow_provider_raydatallm.contract.spec.adapter import AdapterSpec
-from airflow_provider_raydatallm.contract.spec.input_formats import InputFormat
-
-#: A slice key that comes from a date.
-SLICE_FORMAT = "%Y-%m-%d"
-
-#: Two instants that no directive writes alike, of one digit and of two.
-UNLIKE_INSTANTS = (
-    dt.datetime(1987, 2, 3, 4, 5, 6, tzinfo=dt.UTC),
-    dt.datetime(2010, 11, 12, 13, 14, 15, tzinfo=dt.UTC),
+from airflow_provider_raydatallm.contract.spec.dialect import nested, written
+from airflow_provider_raydatallm.contract.spec.engines import AUTO, KINDS, AnyEngine
+from airflow_provider_raydatallm.contract.spec.field import (
+    Affects,
+    Spec,
+    affected,
+    declaration,
+    leaf,
+    leaves_of,
+    models_of,
 )
+from airflow_provider_raydatallm.contract.spec.limits import Limits
+from airflow_provider_raydatallm.contract.spec.publish import Publish
+from airflow_provider_raydatallm.contract.spec.quality import Quality
+from airflow_provider_raydatallm.contract.spec.rerun import Rerun
+from airflow_provider_raydatallm.contract.spec.source import Source, rows_if_filtered
+from airflow_provider_raydatallm.contract.spec.tasks import TASKS, AnyTask
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 
-_NAME = r"^[^\W_][\w .@+-]{0,79}$"
+_FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
+_Kind = TypeVar("_Kind", bound=Group)
 
-#: Python's text encodings that no file is written in.
-_OF_HOST_NAMES = ("idna", "punycode")
-#: Fields that are addresses of files.
-ADDRESSES = ("input_path", "output_path", "metadata_path", "quarantine_path", "answer_cache")
-#: Fields in which people write secrets, which are refused.
-MAY_HOLD_SECRETS = (
-    "model_source", "engine_kwargs", "processor_kwargs", "endpoint_url", "adapter_path", "adapter_paths",
-)  # fmt: skip
+#: Fields that a run sets.
+RUN_FIELDS = frozenset({
+    "version", "slice_key", "slice_instant", "other_slice_keys", "slice_timezone", "code_hash",
+})  # fmt: skip
 
 
-def check_slice_format(value: str) -> str:
-    """:raises ValueError: when it formats all dates alike: all days would be one slice; or by the machine."""
-    if "%s" in value.replace("%%", ""):
-        raise ValueError(f"slice_format {value!r}: %s depends on the machine's timezone. Use %Y%m%dT%H%M%S")
-    first, second = (instant.strftime(value) for instant in UNLIKE_INSTANTS)
-    if first == second:
-        raise ValueError(
-            f"slice_format {value!r} writes each date as {first!r}: give directives of strftime, such as "
-            f"{SLICE_FORMAT!r}"
-        )
+def _check_function(value: str) -> str:
+    if not _FUNCTION.match(value):
+        raise ValueError(f"{value!r} is not of the form 'package.module:function'")
     return value
 
 
-class CsvOptions(Contract):
-    """How CSV files differ from RFC 4180."""
-
-    delimiter: str = ","
-    quote_char: str = '"'
-    #: Makes the next character literal, such as a backslash.
-    escape_char: str | None = None
-
-    @field_validator("delimiter", "quote_char", "escape_char")
-    @classmethod
-    def _check_character(cls, value: str | None) -> str | None:
-        if value is not None and not (len(value) == 1 and "\0" < value <= "\x7f"):
-            raise ValueError("give one ASCII character")
-        return value
+_Function = Annotated[str, AfterValidator(_check_function)]
 
 
-class SliceJob(AdapterSpec):
-    """Everything the Ray side needs to run one slice. The operator's docs explain each field to users."""
+def _request_if_code_runs(job: Spec) -> Affects:
+    runs = job.preprocess is not None or job.postprocess is not None or job.engine.is_users_code
+    return Affects.REQUEST if runs else Affects.NOTHING
 
-    version: Literal[1] = 1
 
-    # The slice
+class SliceJob(Contract):
+    """Everything the Ray side needs to run one slice. The reference page explains each argument to users."""
+
+    version: Literal[1] = leaf(1, affects=Affects.NOTHING, doc="of the spec's form")
+
+    # The slice, which the operator finds out.
     #: As a folder's name it may stand beside the provider's own, and readers skip those that begin so.
-    slice_key: str = Field(min_length=1, pattern=r"^[^_.]")
-    #: ISO instant that `slice_key` was formatted from; only scheduled and backfill runs have one.
-    slice_instant: str | None = None
-    #: The keys that it has in other timezones, in which another version of Airflow may have formatted it.
-    other_slice_keys: tuple[str, ...] = ()
-    slice_column: str | None = None
-    slice_format: str = SLICE_FORMAT
-    slice_timezone: str = "UTC"
+    slice_key: str = leaf(affects=Affects.INPUT, doc="names the slice.", min_length=1, pattern=r"^[^_.]")
+    slice_instant: str | None = leaf(
+        None,
+        affects=Affects.NOTHING,
+        doc="the instant that the key was formatted from, in ISO's form: of a scheduled run",
+    )
+    other_slice_keys: tuple[str, ...] = leaf(
+        (),
+        affects=Affects.NOTHING,
+        doc="the keys that it has in other timezones, in which another version of Airflow may have "
+        "formatted it",
+    )
+    slice_timezone: str = leaf(
+        "UTC", affects=rows_if_filtered, doc="in which dates are formatted: the schedule's"
+    )
+    code_hash: str = leaf(
+        "", affects=_request_if_code_runs, doc="of the functions' code that travels with the job"
+    )
 
-    # Input and output
-    input_path: str = Field(min_length=1)
-    input_format: InputFormat = "auto"
-    columns: Texts | None = None
-    column_types: dict[str, str] = Field(default_factory=dict)
-    csv_options: CsvOptions = CsvOptions()
-    #: Of text files.
-    encoding: str = "utf-8"
-    #: What becomes of text that is not valid in its encoding.
-    on_invalid_text: Literal["fail", "replace"] = "fail"
-    max_rows: int | None = Field(default=None, ge=1)
-    #: Name of the trial's table, for a slice of `max_rows`; by default one for each number of rows.
-    trial: str | None = Field(default=None, pattern=_NAME)
-    on_empty: Literal["fail", "skip", "publish"] = "fail"
-    output_path: str = Field(min_length=1)
-    output_column: str = Field(default="answer", min_length=1)
-    #: Object stores copy files of up to 5 GB in one request, which publishing needs.
-    max_file_bytes: int = Field(default=1 << 30, ge=1 << 20, le=4 << 30)
-    file_per_input: bool = False
-    keep_versions: int = Field(default=1, ge=0)
-    #: What happens when a slice's columns are not the table's.
-    on_schema_change: Literal["fail", "accept"] = "fail"
-    #: Folders of the table's metadata and quarantine; beside the table by default, and for trials.
-    metadata_path: str | None = None
-    quarantine_path: str | None = None
-    #: How a finished slice is checked: by the commit and a listing, or also by its files' checksums.
-    verify: Literal["listing", "content"] = "listing"
+    input_path: str = leaf(
+        affects=Affects.INPUT,
+        doc="file, folder, glob or dataset root, of files in one of the formats of `source.format`; "
+        "`{slice}` stands for the slice key.",
+        min_length=1,
+        address=True,
+    )
+    output_path: str = leaf(
+        affects=Affects.NOTHING,
+        doc="root of the published table. Without `{slice}`, the slice goes to `<output_path>/ds=<slice "
+        "key>/`.",
+        min_length=1,
+        address=True,
+    )
+    model_source: str = leaf(
+        affects=Affects.ANSWERS,
+        doc="hub id, folder on every node, or `s3://` address; of an endpoint, its name there.",
+        min_length=1,
+        secret=True,
+    )
+    task: AnyTask
+    output_column: str = leaf(
+        "answer",
+        affects=Affects.REQUEST,
+        doc="name of the answer's column; must not exist in the input.",
+        min_length=1,
+    )
+    columns: Texts | None = leaf(
+        None, affects=Affects.PUBLISHED, doc="input columns to keep in the output. Default: all."
+    )
+    preprocess: _Function | None = leaf(
+        None,
+        affects=Affects.REQUEST,
+        doc='`"package.module:function"` that turns a row (dict) into a prompt, or a dict with `prompt` or '
+        "`messages` and optionally `sampling_params`. Replaces `prompt`.",
+        template=False,
+    )
+    postprocess: _Function | None = leaf(
+        None,
+        affects=Affects.REQUEST,
+        doc='`"package.module:function"` that turns a row (dict of the request\'s columns and the answer) '
+        "into a dict of columns to publish. Its return annotation (a TypedDict, dataclass or pydantic "
+        "model) decides the columns' types, else the first answers do; other types go to quarantine.",
+        template=False,
+    )
+    engine: AnyEngine
+    source: Source = Source()
+    rerun: Rerun = Rerun()
+    quality: Quality = Quality()
+    publish: Publish = Publish()
+    limits: Limits = Limits()
 
-    # When the slice is published already, or another run holds it
-    on_config_change: Literal["fail", "recompute"] = "fail"
-    on_input_change: Literal["fail", "recompute", "extend"] = "fail"
-    on_running: Literal["attach", "fail"] = "attach"
-    force_rerun: bool = False
-    retry_quarantined: bool = False
-
-    # Rows that fail for their own reasons
-    max_row_attempts: int = Field(default=1, ge=1)
-    max_quarantine_fraction: float = Field(default=0.1, ge=0, le=1)
-    #: The same for rows whose answer lacks its shape. None: they count as all others.
-    max_invalid_fraction: float | None = Field(default=None, ge=0, le=1)
-    #: How often a row is asked again, with what was wrong, when its answer is invalid.
-    repair: int = Field(default=0, ge=0, le=10)
-
-    @field_validator("encoding")
+    @model_validator(mode="before")
     @classmethod
-    def _check_encoding(cls, value: str) -> str:
-        try:
-            "a".encode(value)  # also refuses codecs that are none of text, such as rot13 and base64
-            name = codecs.lookup(value).name
-        except (LookupError, UnicodeError):
-            name = None
-        if name is None or name in _OF_HOST_NAMES:
-            raise ValueError(
-                f"{value!r} is not an encoding of text files that Python knows: give one such as 'latin-1', "
-                "'cp1252' or 'utf-16'"
-            )
-        return name
+    def _from_written(cls, value: Any) -> Any:
+        return nested(value, GROUPS) if isinstance(value, Mapping) else value
+
+    @model_serializer(mode="wrap")
+    def _to_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return written(handler(self))
 
     @field_validator("columns")
     @classmethod
@@ -167,44 +175,11 @@ class SliceJob(AdapterSpec):
             raise ValueError(f"columns must be different names, at least one, got {list(value)!r}")
         return value
 
-    @field_validator("metadata_path", "quarantine_path")
-    @classmethod
-    def _check_folder_beside_table(cls, value: str | None, info: ValidationInfo) -> str | None:
-        if value is not None and (not FOLDER.match(value) or "{slice}" in value):
-            raise ValueError(
-                f"{label(str(info.field_name))} is {value!r}: give the folder of the whole table, as an "
-                "address or an absolute path, without {slice}"
-            )
-        return value
-
-    @field_validator("trial")
-    @classmethod
-    def _check_trial(cls, value: str | None) -> str | None:
-        if value is not None and value.endswith((METADATA, QUARANTINE)):
-            raise ValueError(f"{value!r} ends like the folders beside a trial's table: choose another name")
-        return value
-
-    @field_validator(*ADDRESSES)
-    @classmethod
-    def _check_address(cls, value: str | None) -> str | None:
-        return value if value is None else check_address(value)
-
     @field_validator("input_path", "output_path")
     @classmethod
-    def _check_fields_of_address(cls, value: str, info: ValidationInfo) -> str:
+    def _check_address(cls, value: str, info: Any) -> str:
         check_fields(str(info.field_name), value)
-        return value
-
-    @field_validator("slice_format")
-    @classmethod
-    def _check_slice_format(cls, value: str) -> str:
-        return check_slice_format(value)
-
-    @field_validator(*MAY_HOLD_SECRETS)
-    @classmethod
-    def _check_no_secrets(cls, value: Any, info: ValidationInfo) -> Any:
-        check_no_secrets(label(str(info.field_name)), value)
-        return value
+        return check_address(value)
 
     @field_validator("output_column")
     @classmethod
@@ -214,24 +189,91 @@ class SliceJob(AdapterSpec):
         return value
 
     @model_validator(mode="after")
-    def _check_answers(self) -> SliceJob:
-        if self.token_budget is not None and self.repair:
+    def _check_no_secrets(self) -> SliceJob:
+        for path, value, _, declared in leaves_of(self):
+            if declared.may_hold_secret:
+                check_no_secrets(path, value)
+        return self
+
+    @model_validator(mode="after")
+    def _check_request(self) -> SliceJob:
+        task = self.task
+        for name in ("preprocess", "postprocess"):
+            if getattr(self, name) is not None and name not in task.functions:
+                kinds = [kind for kind, model in TASKS.items() if name in model.functions]
+                raise ValueError(
+                    f"{name} is for task={' or '.join(map(repr, kinds))}, and task is {task.kind!r}: leave "
+                    "one of them out"
+                )
+        arguments = {**task.request_arguments, "preprocess": self.preprocess}
+        given = [n for n in ("prompt", "messages", "preprocess") if arguments.get(n) is not None]
+        if not given and task.needs_prompt:
             raise ValueError(
-                "engine.token_budget is counted anew for each attempt of quality.repair, and so would not "
-                "hold: leave one of them out"
+                "prompt is missing: give a prompt with {column} fields, messages (a column of conversations) "
+                "or a preprocess function"
             )
-        if self.repair and self.answers_per_row > 1:
+        if len(given) > 1:
+            raise ValueError(f"{given[0]} and {given[1]} both build the request: give one of them")
+        return self
+
+    @model_validator(mode="after")
+    def _check_engine(self) -> SliceJob:
+        engine, task = self.engine, self.task
+        can = engine.capabilities
+        if can.tasks is not None and task.kind not in can.tasks:
+            kinds = [kind for kind, model in KINDS.items() if task.kind in (model.capabilities.tasks or ())]
+            raise ValueError(
+                f"task={task.kind!r} is for engine {' or '.join(map(repr, kinds))}, and this slice's is "
+                f"{engine.kind!r}"
+            )
+        given = task.given(self)
+        if self.quality.on_too_long != "quarantine":
+            given.add("quality.on_too_long")
+        for name in sorted(given - can.follows):
+            kinds = [kind for kind, model in KINDS.items() if name in model.capabilities.follows]
+            raise ValueError(
+                f"{name} is for engine {' or '.join(map(repr, kinds))}, and this slice's is {engine.kind!r}: "
+                f"{engine.instead.get(name, 'leave it out')}"
+            )
+        self._check_on_too_long()
+        engine.check(self)
+        task.check(self)
+        if engine.is_shared and (reason := self._own_engine_reason):
+            raise ValueError(f"engine.scope='shared' is not possible: {reason}")
+        return self
+
+    def _check_on_too_long(self) -> None:
+        policy, media = self.quality.on_too_long, self.task.media
+        if policy == "chunk" and not self.task.answers_vectors:
+            raise ValueError(
+                f"quality.on_too_long='chunk' is for task='embed', and task is {self.task.kind!r}: use "
+                "'truncate' or 'raise_limit'"
+            )
+        if policy != "quarantine" and media is not None:
+            raise ValueError(
+                f"quality.on_too_long={policy!r} counts a prompt's tokens, and those of {media.noun}s are "
+                "not known before the engine sees them: leave it out"
+            )
+
+    @model_validator(mode="after")
+    def _check_answers(self) -> SliceJob:
+        quality, task = self.quality, self.task
+        if quality.repair and not task.draws:
+            raise ValueError(
+                f"quality.repair is for task='generate', and task is {task.kind!r}: leave one of them out"
+            )
+        if quality.repair and task.answers_per_row > 1:
             raise ValueError(
                 f"quality.repair goes on with a row's answer, and sampling_params['n'] asks for "
-                f"{self.answers_per_row}: leave one of them out"
+                f"{task.answers_per_row}: leave one of them out"
             )
-        limits = {"repair": self.repair > 0, "max_invalid_fraction": self.max_invalid_fraction is not None}
-        if (given := [name for name, is_given in limits.items() if is_given]) and not self.answer_shapes:
+        limits = {"repair": quality.repair > 0, "max_invalid": quality.max_invalid is not None}
+        if (given := [name for name, is_given in limits.items() if is_given]) and not task.shapes:
             raise ValueError(
-                f"{label(given[0])} is for answers that lack their shape, and these have none: give choices, "
-                "output_schema, regex or grammar, or leave it out"
+                f"quality.{given[0]} is for answers that lack their shape, and these have none: give "
+                "choices, output_schema, regex or grammar, or leave it out"
             )
-        if self.output_mode == "columns" and self.output_column != "answer":
+        if self.splits_answers and self.output_column != "answer":
             raise ValueError(
                 f"output_column is {self.output_column!r}, and with output_mode='columns' the columns have "
                 "the names of output_schema's properties: leave output_column out"
@@ -242,26 +284,43 @@ class SliceJob(AdapterSpec):
     def _check_folders(self) -> SliceJob:
         """Where the slice runs, links are followed, too, and other tables looked for (`store.ownership`)."""
         table = self.output_table
-        for field in ("metadata_path", "quarantine_path"):
-            name, folder = label(field), getattr(self, field)
+        for name in ("metadata_path", "quarantine_path"):
+            label, folder = f"publish.{name}", getattr(self.publish, name)
             if folder is None:
                 continue
             if self.has_tables_for_slices:
                 raise ValueError(
-                    f"{name} holds folders named like the slices', and output_path {self.output_path!r} has "
+                    f"{label} holds folders named like the slices', and output_path {self.output_path!r} has "
                     "{slice} above its last folder: leave it out, or put {slice} into the last folder only"
                 )
-            if field == "quarantine_path" and len(list(ancestors(canonical(folder)))) == 1:
+            if name == "quarantine_path" and len(list(ancestors(canonical(folder)))) == 1:
                 raise ValueError(
-                    f"{name} {folder!r} is the root of a bucket or disk, and there is no place beside it for "
-                    "what says whose it is: give a folder in it"
+                    f"{label} {folder!r} is the root of a bucket or disk, and there is no place beside it "
+                    "for what says whose it is: give a folder in it"
                 )
             if holds(canonical(table), canonical(folder)):
                 raise ValueError(
-                    f"{name} {folder!r} lies inside the table {table}/, whose readers would meet it there: "
+                    f"{label} {folder!r} lies inside the table {table}/, whose readers would meet it there: "
                     "give a folder outside"
                 )
         return self
+
+    def task_as(self, kind: type[_Kind]) -> _Kind:
+        """Returns the task, for code that only one kind reaches.
+
+        :raises TypeError: when it is of another.
+        """
+        return _as(self.task, kind)
+
+    def engine_as(self, kind: type[_Kind]) -> _Kind:
+        """As `task_as`, for engines."""
+        return _as(self.engine, kind)
+
+    def changed(self, **groups: Mapping[str, Any]) -> SliceJob:
+        """Returns the job with other leaves, which are not checked: `changed(limits={"queue": 1.0})`."""
+        return self.model_copy(
+            update={name: getattr(self, name).model_copy(update=leaves) for name, leaves in groups.items()}
+        )
 
     @property
     def row_rule(self) -> dict[str, Any]:
@@ -270,15 +329,49 @@ class SliceJob(AdapterSpec):
         Unit ids and the fingerprint cover it: rows that were planned by another rule are other rows. Types
         of columns are not in it: unit ids cover those that a file's columns really have.
         """
-        rule: dict[str, Any] = {
-            "input_format": self.input_format,
-            "csv_options": self.csv_options.model_dump(mode="json", exclude_defaults=True),
-            "encoding": self.encoding,
-            "slice_column": self.slice_column,
-        }
-        if self.slice_column is not None:
-            rule |= {"slice_format": self.slice_format, "slice_timezone": self.slice_timezone}
-        return rule
+        return affected(self, Affects.ROWS)
+
+    @property
+    def splits_answers(self) -> bool:
+        """Whether each property of an answer is a column."""
+        return isinstance(self.task, Generate) and self.task.output_mode == "columns"
+
+    @property
+    def compares_labels(self) -> bool:
+        """Whether the engine asks how probable each of the choices is, in a token, and has none written."""
+        task = self.task
+        is_labels = isinstance(task, Generate) and task.choices is not None
+        return isinstance(task, Generate) and is_labels and task.writes_labels_reason(self) is None
+
+    @property
+    def draws_nothing(self) -> bool:
+        """Whether equal requests have equal answers, whatever the sampling parameters."""
+        return self.compares_labels or not self.task.draws
+
+    @property
+    def runs_user_code(self) -> bool:
+        """Whether code of users runs around the engine."""
+        functions = self.preprocess is not None or self.postprocess is not None
+        return functions or self.engine.is_users_code or bool(self.engine.arguments.get("trust_remote_code"))
+
+    @property
+    def can_share_engine(self) -> bool:
+        return self._own_engine_reason is None
+
+    @property
+    def _own_engine_reason(self) -> str | None:
+        if self.task.lora:
+            return "adapters are loaded by an engine of the slice's own"
+        if not self.engine.capabilities.shares:
+            kinds = [kind for kind, model in KINDS.items() if model.capabilities.shares]
+            return (
+                f"it is for engine {' or '.join(map(repr, kinds))}, and this slice's is {self.engine.kind!r}"
+            )
+        if self.quality.on_too_long == "raise_limit":
+            return "quality.on_too_long='raise_limit' starts engines with limits of the slice's own"
+        if self.engine.arguments.get("max_model_len") == AUTO:
+            return "max_model_len='auto' depends on the rows of one slice: give a number of tokens"
+        return None
 
     @property
     def slice_path(self) -> str:
@@ -288,7 +381,8 @@ class SliceJob(AdapterSpec):
     @property
     def trial_name(self) -> str | None:
         """Name of the trial's table; None for a whole slice."""
-        return None if self.max_rows is None else self.trial or f"first-{self.max_rows}"
+        rows = self.source.max_rows
+        return None if rows is None else self.source.trial or f"first-{rows}"
 
     @property
     def output_table(self) -> str:
@@ -297,9 +391,9 @@ class SliceJob(AdapterSpec):
 
     @property
     def paths(self) -> SlicePaths:
-        if self.max_rows is not None:  # a trial is a table of its own, with everything beside it
+        if self.source.max_rows is not None:  # a trial is a table of its own, with everything beside it
             return slice_paths(self.slice_path)
-        return slice_paths(self.slice_path, self.metadata_path, self.quarantine_path)
+        return slice_paths(self.slice_path, self.publish.metadata_path, self.publish.quarantine_path)
 
     @property
     def has_tables_for_slices(self) -> bool:
@@ -314,3 +408,23 @@ class SliceJob(AdapterSpec):
     @property
     def resolved_input_path(self) -> str:
         return self.input_path.replace("{slice}", encode_slice_key(self.slice_key))
+
+
+def _as(value: Any, kind: type[_Kind]) -> _Kind:
+    if not isinstance(value, kind):
+        raise TypeError(f"{type(value).__name__} where only {kind.__name__} can be")
+    return value
+
+
+def _find_groups() -> dict[str, type[Group]]:
+    groups: dict[str, type[Group]] = {}
+    owners: list[type[BaseModel]] = [SliceJob, *TASKS.values()]
+    for owner in owners:
+        for name, field in owner.model_fields.items():
+            if declaration(field) is None and name != "task":
+                groups.setdefault(name, models_of(field.annotation)[0])
+    return groups
+
+
+#: The groups; of the engine, and where tasks differ, the model that has the most.
+GROUPS: Mapping[str, type[Group]] = _find_groups()

@@ -40,7 +40,7 @@ def read_adapters(job: SliceJob) -> SliceAdapters:
 
     :raises SliceError: naming one that cannot be read, or cannot work with the model.
     """
-    urls = job.adapter_paths if job.adapter_path is None else {job.adapter_path: job.adapter_path}
+    urls = job.task.lora.paths if job.task.lora.path is None else {job.task.lora.path: job.task.lora.path}
     if not urls:
         return SliceAdapters()
     with ThreadPoolExecutor(COPIES_AT_ONCE) as pool:
@@ -56,9 +56,9 @@ def _read_adapter(job: SliceJob, name: str, url: str) -> Adapter:
             adapter_problems(
                 config,
                 shapes,
-                load_config(job.model_source, job.engine_kwargs),
+                load_config(job.model_source, job.engine.arguments),
                 model_source=job.model_source,
-                base_model=job.adapter_base_model,
+                base_model=job.task.lora.base_model,
             )
         )
     except ValueError as e:

@@ -65,7 +65,7 @@ def admit(
                 remove_placement_group(group)
                 group = None
             needs = current
-            bundles = bundles_of(needs, engine.job.accelerator_type)
+            bundles = bundles_of(needs, engine.job.engine.gpu)
             if not bundles:
                 break
             blocking: list[str] = []

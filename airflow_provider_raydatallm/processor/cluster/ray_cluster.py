@@ -130,7 +130,7 @@ class RayCluster:
             threading.Thread(target=importlib.import_module, args=("ray.data",), name="import").start()
         rows, cluster = missing.rows, cluster_probe.probe_cluster()
         checks.raise_errors(checks.preflight_findings(engine.plan, rows, cluster))
-        if inference.job.endpoint_url is None:
+        if not inference.job.engine.capabilities.leaves_cluster:
             cluster_probe.check_model_folder(inference.job.model_source)
         lengths = None
         if engine.needs_token_lengths(raised=limit_raised):
@@ -146,7 +146,7 @@ class RayCluster:
         job, engine = run.inference.job, run.inference.engine
         if run.limit_raised or engine.sizing_inputs is None:
             self.preflight(run.inference, run.missing, limit_raised=run.limit_raised)
-        size_watch = SizeWatch(engine, run.missing.rows, job.stall_timeout)
+        size_watch = SizeWatch(engine, run.missing.rows, job.limits.stall)
 
         def on_wait(waiting: dict[str, Any]) -> None:
             run.on_wait(waiting)
@@ -156,7 +156,7 @@ class RayCluster:
             slot = admit(
                 engine,
                 name=job.slice_path,
-                timeout_s=job.queue_timeout,
+                timeout_s=job.limits.queue,
                 on_wait=on_wait,
                 make_room=lambda: serve_apps.SERVE.stop_idle_engine(keep=engine.engine_to_keep),
             )
@@ -202,7 +202,7 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
     def describe() -> str:
         return ". ".join(filter(None, (writers.describe_silent(), describe_waiting())))
 
-    stall = StallWatch(run.missing.rows, inference.job.stall_timeout, engine.is_starting, describe)
+    stall = StallWatch(run.missing.rows, inference.job.limits.stall, engine.is_starting, describe)
 
     def check() -> None:
         engine.raise_if_broken()
@@ -227,7 +227,7 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
         check()
     except BaseException:
         try:
-            writers.flush(min(_LAST_FLUSH_SECONDS, inference.job.stall_timeout))
+            writers.flush(min(_LAST_FLUSH_SECONDS, inference.job.limits.stall))
         except Exception as e:
             logger.warning("the last finished rows could not be kept: %s", e)
         raise
@@ -258,7 +258,7 @@ def _sample_lengths(inference: InferencePlan, missing: MissingRows) -> TokenLeng
     import ray
     from ray.exceptions import GetTimeoutError
 
-    timeout_s = inference.job.stall_timeout
+    timeout_s = inference.job.limits.stall
     remote: Any = ray.remote(num_cpus=0)(sample_token_lengths)
     rows, open_tokenizer = sample_rows(missing), inference.engine.open_tokenizer
     task = remote.remote(open_tokenizer, inference.plan, rows, inference.builder)

@@ -102,15 +102,19 @@ class Engine(ABC):
     def __init__(self, job: SliceJob, rows: int) -> None:
         self.job = job
         self.rows = rows
-        needs_dedup = {"on_too_long": job.on_too_long != "quarantine", "deduplicate": job.deduplicate}
+        needs_dedup = {
+            "on_too_long": job.quality.on_too_long != "quarantine",
+            "deduplicate": job.engine.deduplicate,
+        }
         if any(needs_dedup.values()) and not self.supports_dedup:
             names = " and ".join(name for name, is_set in needs_dedup.items() if is_set)
             raise SliceError(
                 f"{names} needs engine 'vllm', and this slice's engine is {type(self).__name__}", kind="input"
             )
-        if job.media is not None and not self.supports_media:
+        if job.task.media is not None and not self.supports_media:
             raise SliceError(
-                f"{job.media.argument} needs engine 'vllm', and this slice's engine is {type(self).__name__}",
+                f"{job.task.media.argument} needs engine 'vllm', and this slice's engine is "
+                f"{type(self).__name__}",
                 kind="input",
             )
         #: What `choose_sizes` chose by, once it has.
@@ -133,7 +137,7 @@ class Engine(ABC):
     @property
     def engine_kwargs(self) -> Mapping[str, Any]:
         """The job's, with the values chosen in place of "auto"."""
-        return self.job.engine_kwargs
+        return self.job.engine.arguments
 
     @property
     def needs_past_throughput(self) -> bool:
@@ -177,7 +181,7 @@ class Engine(ABC):
     @property
     def block_rows(self) -> int:
         """Rows that travel together: a batch, unless the job sets `blocks`."""
-        return math.ceil(self.rows / self.job.blocks) if self.job.blocks else self.batch_size
+        return math.ceil(self.rows / self.job.engine.blocks) if self.job.engine.blocks else self.batch_size
 
     @property
     def plan(self) -> EnginePlan:
@@ -186,7 +190,7 @@ class Engine(ABC):
             type(self).__name__,
             self.job.model_source,
             self.engine_kwargs,
-            self.job.accelerator_type,
+            self.job.engine.gpu,
             self.resources,
             self.sizes,
         )

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.engine_arguments import with_token_ids
+from airflow_provider_raydatallm.contract.spec.engines.ray_data_llm import RayDataLlm
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, describe_error, storable
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink
 from airflow_provider_raydatallm.processor.engines.control_tokens import ControlTokenSet
@@ -50,7 +52,7 @@ _STEP_TOKENS = 8192
 class RayDataLLM(VllmEngineBase):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
-        _check_options(job.processor_kwargs)
+        _check_options(job.engine_as(RayDataLlm).processor)
         if self.parallel.data * self.parallel.context > 1:
             raise SliceError(
                 f"engine.kwargs ask for {self.parallel}, and Ray Data LLM reserves only tensor x pipeline "
@@ -61,7 +63,9 @@ class RayDataLLM(VllmEngineBase):
     @cached_property
     def parallel(self) -> Parallel:
         parallel = super().parallel
-        uses_default = "distributed_executor_backend" not in self.job.engine_kwargs  # Ray's, for several GPUs
+        uses_default = (
+            "distributed_executor_backend" not in self.job.engine.arguments
+        )  # Ray's, for several GPUs
         return replace(parallel, on_ray=parallel.on_ray or (uses_default and parallel.gpus > 1))
 
     @property
@@ -85,7 +89,7 @@ class RayDataLLM(VllmEngineBase):
         options: dict[str, Any] = {}
         template: dict[str, Any] = {
             "concurrency": (1, self.workers[1]),
-            "chat_template_kwargs": job.chat_template_kwargs or None,
+            "chat_template_kwargs": job.task_as(Generate).chat_template_kwargs or None,
         }
         if self.on_cpu:
             # The engine's process tokenizes: two processes fewer import torch and vLLM.
@@ -95,7 +99,7 @@ class RayDataLLM(VllmEngineBase):
             if self.gpus_per_worker == 1:  # for more, Ray Data LLM uses Ray's executor
                 kwargs = {**CPU_ARGUMENTS, **kwargs}
         else:
-            options["accelerator_type"] = job.accelerator_type
+            options["accelerator_type"] = job.engine.gpu
             # One actor per stage, one output object per token and the small steps of vLLM's server would
             # each starve a large GPU.
             kwargs.setdefault("stream_interval", _NO_STREAM)
@@ -105,7 +109,7 @@ class RayDataLLM(VllmEngineBase):
             options |= {"tokenize_stage": pool, "detokenize_stage": pool}
         options["log_engine_metrics"] = False  # a quarter of the time of the engine's only thread
         kwargs.setdefault("disable_log_stats", True)
-        options = {"chat_template_stage": template, **options, **job.processor_kwargs}
+        options = {"chat_template_stage": template, **options, **job.engine_as(RayDataLlm).processor}
         map_kwargs = {name: options.pop(name) for name in _MAP_KWARGS if name in options}
         config = llm.vLLMEngineProcessorConfig(
             model_source=os.path.expanduser(job.model_source),

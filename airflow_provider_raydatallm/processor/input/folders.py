@@ -23,7 +23,7 @@ def check_folders(job: SliceJob, files: Sequence[InputFile]) -> None:
     for file in files:
         for name, value in file.partition:
             is_other_slice = name == own_column and value != job.slice_key
-            if is_other_slice or (job.slice_column is None and _is_other_day(value, job)):
+            if is_other_slice or (job.source.column is None and _is_other_day(value, job)):
                 raise SliceError(
                     f"input_path {job.input_path} also holds {name}={value}, which is not of slice "
                     f"{job.slice_key!r} ({file.path}): set source.column={name!r}, or put {{slice}} into "
@@ -77,7 +77,7 @@ def _is_other_day(folder: str | None, job: SliceJob) -> bool:
     path = job.resolved_input_path
     if folder in (None, job.slice_key) or encode_slice_key(job.slice_key) in path or set("*?[") & set(path):
         return False
-    return _is_date(job.slice_key, job.slice_format) and _is_date(str(folder), job.slice_format)
+    return _is_date(job.slice_key, job.source.slice_format) and _is_date(str(folder), job.source.slice_format)
 
 
 def _is_date(text: str, date_format: str) -> bool:

@@ -132,7 +132,7 @@ class _Rules:
 
     @classmethod
     def of(cls, job: SliceJob, tree: Tree, pattern: Pattern) -> _Rules:
-        folder = (job.slice_column, job.slice_key) if job.slice_column is not None else None
+        folder = (job.source.column, job.slice_key) if job.source.column is not None else None
         return cls(pattern, OwnFolders(job, tree.address), folder)
 
     def enter(self, place: _Place, name: str, *, is_folder: bool) -> _Place | None:

@@ -63,5 +63,5 @@ def _of_table(job: SliceJob) -> list[str]:
     if job.has_tables_for_slices:
         table = job.output_path.rstrip("/")
         beside = table.rpartition("/")[0]
-    given = [path for path in (job.metadata_path, job.quarantine_path) if path is not None]
+    given = [path for path in (job.publish.metadata_path, job.publish.quarantine_path) if path is not None]
     return [table, *(f"{beside}{suffix}" for suffix in (METADATA, QUARANTINE, TRIAL)), *given]

@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.slice_job import UNLIKE_INSTANTS, SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.source import UNLIKE_INSTANTS
 from airflow_provider_raydatallm.processor.input.listing import InputFile
 
 
@@ -115,7 +116,7 @@ def _shape(text: str) -> str:
 
 
 def slice_filter(job: SliceJob, column: str) -> SliceFilter:
-    return SliceFilter(column, job.slice_key, job.slice_format, job.slice_timezone)
+    return SliceFilter(column, job.slice_key, job.source.slice_format, job.slice_timezone)
 
 
 def build_slice_filter(
@@ -126,7 +127,7 @@ def build_slice_filter(
     :param columns: of the input.
     :param schema: of those that are read.
     """
-    column = job.slice_column
+    column = job.source.column
     if column is None or not files or all(column in dict(f.partition) for f in files):
         return None
     if column not in columns:
@@ -137,6 +138,6 @@ def build_slice_filter(
         )
     row_filter = slice_filter(job, column)
     if column in schema.names and _is_date(schema.field(column).type):
-        _check_format(job.slice_format)
+        _check_format(job.source.slice_format)
         _check_key(row_filter)
     return row_filter

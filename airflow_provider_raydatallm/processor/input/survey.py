@@ -75,7 +75,7 @@ class Survey:
         self._check_columns([*requested, *rule])
         keys = _FileKeys(self.job, plan, [*(plan.columns if request_columns is None else requested), *rule])
         units: list[Unit] = []
-        rows_left = self.job.max_rows
+        rows_left = self.job.source.max_rows
         with plan.open() as reader:
             for listed, scan in self.files:
                 file = keys.planned(listed, scan)
@@ -131,7 +131,7 @@ class Survey:
         file = units[0].file if units else None
         for name, value in file.partition if file is not None else ():
             if file is not None and name in file.header and name in self.base.source_schema.names:
-                is_key = name == self.job.slice_column and value == self.job.slice_key
+                is_key = name == self.job.source.column and value == self.job.slice_key
                 check_rows_in_folder(reader, units, name, slice_filter(self.job, name) if is_key else None)
 
 
@@ -142,7 +142,7 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
         types do not go together.
     """
     listing = listing or list_input(job)
-    fmt = job.input_format
+    fmt = job.source.format
     name = find_format(f.path for f in listing.files) if fmt == "auto" else fmt
     options = ReadOptions.of(job)
     reader = FORMATS[name](open_fs(job.resolved_input_path)[0], options)
@@ -160,7 +160,7 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
     _check_slice_folder(columns, own_column)
     if not files:
         known = replace(known, bound=frozenset(known.schema.names))
-    elif job.on_schema_change == "accept":
+    elif job.publish.on_schema_change == "accept":
         known = replace(known, bound=frozenset())
     unknown = [
         pa.field(name, pa.null())
@@ -192,7 +192,7 @@ def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
 
 def first_values(job: SliceJob, column: str) -> tuple[pa.DataType, list[Any]]:
     """Returns a column's type, and its first values in all of the input, whichever slice's they are."""
-    plan = make_plan(SliceJob.model_validate({**job.model_dump(), "slice_column": None, "max_rows": 3}))
+    plan = make_plan(job.changed(source={"column": None, "max_rows": 3}))
     tables = (table for unit in plan.units for table in plan.read(unit, [column]))
     return plan.source_schema.field(column).type, [v for t in tables for v in t.column(0).to_pylist()]
 
@@ -209,7 +209,7 @@ class _FileKeys:
 
     def __init__(self, job: SliceJob, plan: Plan, read: Iterable[str]) -> None:
         """:param read: columns whose types decide how rows read."""
-        self._rule = [job.row_rule, job.slice_key if job.slice_column is not None else None, plan.format]
+        self._rule = [job.row_rule, job.slice_key if job.source.column is not None else None, plan.format]
         types = {field.name: to_json(field.type) for field in plan.source_schema}
         self._types = {name: types[name] for name in sorted(set(read)) if name in types}
         self._rules: dict[tuple[str, ...], str] = {}

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.audio import MediaColumn
+from airflow_provider_raydatallm.contract.spec.tasks.base import MediaColumn
 from airflow_provider_raydatallm.processor.columns import FILES_FIELD
 
 #: A row's prompt has to hold them all.

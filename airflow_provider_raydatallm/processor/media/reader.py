@@ -14,6 +14,8 @@ from typing import TypeVar
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources, is_url
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
+from airflow_provider_raydatallm.contract.spec.tasks.transcribe import Transcribe
 from airflow_provider_raydatallm.processor.columns import describe_error
 from airflow_provider_raydatallm.processor.media.audio import decode_audio
 from airflow_provider_raydatallm.processor.media.cells import MediaFile
@@ -45,8 +47,9 @@ class MediaReader:
     """Thread-safe."""
 
     def __init__(self, job: SliceJob) -> None:
-        assert job.media is not None
-        self._job, self._media = job, job.media
+        assert job.task.media is not None
+        self._task, self._media = job.task, job.task.media
+        self._max_pixels = job.task.images.max_pixels if isinstance(job.task, Generate) else 0
         self._sources = MediaSources(self._media.sources, self._media.argument)
         self._reading = ThreadPoolExecutor(_READING_THREADS, "ray-llm-media-read")
         self._decoding = ThreadPoolExecutor(_DECODING_THREADS, "ray-llm-media-decode")
@@ -64,9 +67,9 @@ class MediaReader:
         ]
 
     def _decode_file(self, data: bytes, row: RowAllowances) -> list[Medium]:
-        if self._job.audio_column is not None:
-            return decode_audio(data, self._job.audio_max_seconds, row)
-        return [decode_image(data, self._job.image_max_pixels, row)]
+        if isinstance(self._task, Transcribe):
+            return decode_audio(data, self._task.audio.max_seconds, row)
+        return [decode_image(data, self._max_pixels, row)]
 
     def _read_file(self, file: MediaFile, row_bytes: Allowance) -> bytes:
         row_bytes.take(0)  # one more is not even read when others were too much

@@ -47,7 +47,9 @@ def undecided_as_null(
     """The columns as the table's slices agree on them: vectors of an unknown length leave that open."""
     return [
         field.with_type(pa.null())
-        if job.task == "embed" and pt.is_list(field.type) and pt.is_null(known.get(field.name, pa.null()))
+        if job.task.answers_vectors
+        and pt.is_list(field.type)
+        and pt.is_null(known.get(field.name, pa.null()))
         else field
         for field in fields
     ]
@@ -60,7 +62,7 @@ def with_known_size(job: SliceJob, fields: Sequence[pa.Field]) -> list[pa.Field]
 
 
 def _with_known_size(job: SliceJob, field: pa.Field) -> pa.Field:
-    if job.task != "embed" or pt.is_fixed_size_list(field.type):
+    if not job.task.answers_vectors or pt.is_fixed_size_list(field.type):
         return field
     size = _size_at_the_hub(job)
     if size is None:
@@ -75,7 +77,7 @@ def _with_known_size(job: SliceJob, field: pa.Field) -> pa.Field:
 
 
 def _size_at_the_hub(job: SliceJob) -> int | None:
-    if job.resolved_engine != "vllm":
+    if job.engine.is_users_code or job.engine.capabilities.leaves_cluster:
         return None
-    fetch_config(job.model_source, job.engine_kwargs)
-    return vector_size(job.model_source, job.engine_kwargs)
+    fetch_config(job.model_source, job.engine.arguments)
+    return vector_size(job.model_source, job.engine.arguments)

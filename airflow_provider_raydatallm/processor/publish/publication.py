@@ -101,9 +101,9 @@ class Publication:
         self.folders.metadata.create_document(plan_name, self.plan.to_json())
         body = {
             # Where they are not beside the table, which may be moved with them.
-            "table": self.folders.table.url if self.job.metadata_path is not None else None,
+            "table": self.folders.table.url if self.job.publish.metadata_path is not None else None,
             "quarantine_folder": (
-                self.folders.quarantine.url if self.job.quarantine_path is not None else None
+                self.folders.quarantine.url if self.job.publish.quarantine_path is not None else None
             ),
             "slice_key": self.job.slice_key,
             "slice_instant": self.job.slice_instant,
@@ -132,7 +132,7 @@ class Publication:
             before_commit()
         self.lease.check()
         self._confirm_columns()
-        commit(self.folders, self.number, self.base, staged, body, keep=self.job.keep_versions)
+        commit(self.folders, self.number, self.base, staged, body, keep=self.job.publish.keep_versions)
         reconcile(self.folders)
         return result
 
@@ -143,7 +143,7 @@ class Publication:
                 self.job.slice_key,
                 self.plan.schema,
                 undecided_as_null(self.job, self.fields, self.table.answers),
-                accepts_change=self.job.on_schema_change == "accept",
+                accepts_change=self.job.publish.on_schema_change == "accept",
                 is_published=True,
             )
         except ColumnsChangedError as e:
@@ -174,7 +174,7 @@ class Publication:
                 number=self.number,
                 index=index,
                 count=len(groups),
-                input=units[group[0]].file.path if self.job.file_per_input and group else None,
+                input=units[group[0]].file.path if self.job.publish.file_per_input and group else None,
                 labels=label_column(self.job),
             )
 
@@ -188,8 +188,8 @@ class Publication:
         for unit in units:
             rows_of[unit.file.path] += unit.rows
         sizes = [u.rows * (u.file.size / rows_of[u.file.path] + bytes_per_row) for u in units]
-        if not self.job.file_per_input:
-            return _split(range(len(units)), sizes, self.job.max_file_bytes)
+        if not self.job.publish.file_per_input:
+            return _split(range(len(units)), sizes, self.job.publish.max_file_bytes)
         by_file: dict[str, list[int]] = {}
         for index, unit in enumerate(units):
             by_file.setdefault(unit.file.path, []).append(index)

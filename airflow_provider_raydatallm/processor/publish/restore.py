@@ -96,7 +96,7 @@ def _agree_on_columns(job: SliceJob, folders: SliceFolders, columns: list[pa.Fie
     table = TableColumns.read(table_metadata(folders))
     answers = [field for field in columns if field.name in table.answers]
     inputs = pa.schema([field for field in columns if field.name not in table.answers])
-    accepts = job.on_schema_change == "accept"
+    accepts = job.publish.on_schema_change == "accept"
     table.agree(job.slice_key, inputs, answers, accepts_change=accepts, is_published=True)
 
 

@@ -68,7 +68,7 @@ def _holder(plan: Plan, column: str) -> str:
 
 
 def _rename(job: SliceJob) -> str:
-    if job.output_mode == "columns":
+    if job.splits_answers:
         return "rename that property of output_schema, or leave output_mode='columns' out"
     return "choose another output_column"
 

@@ -17,7 +17,8 @@ _NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 def label_column(job: SliceJob) -> str | None:
     """Returns the column of the job's labels; None when its answers are no labels."""
-    return job.output_column if job.choices is not None or job.task == "classify" else None
+    has_labels = job.task.labels_of_answers is not None or job.task.answers_labels
+    return job.output_column if has_labels else None
 
 
 def count_labels(table: pa.Table, name: str | None) -> Counter[str]:

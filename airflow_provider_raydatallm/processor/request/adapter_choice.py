@@ -29,13 +29,13 @@ class AdapterChoice:
         """
         if not digests:
             return None
-        if job.adapter_column is not None and job.adapter_column not in columns:
+        if job.task.lora.column is not None and job.task.lora.column not in columns:
             raise SliceError(
-                f"adapter.column is {job.adapter_column!r}, which the input does not have. Columns: "
+                f"adapter.column is {job.task.lora.column!r}, which the input does not have. Columns: "
                 f"{', '.join(map(repr, columns))}",
                 kind="input",
             )
-        return cls(digests, job.adapter_column, job.adapter_on_null == "base")
+        return cls(digests, job.task.lora.column, job.task.lora.on_null == "base")
 
     def of_row(self, row: Row) -> str | None:
         """Returns the adapter's digest; None for the model itself.

@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.audio import MediaColumn
 from airflow_provider_raydatallm.contract.spec.engine_arguments import with_biases
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
+from airflow_provider_raydatallm.contract.spec.tasks.base import MediaColumn
 from airflow_provider_raydatallm.processor.columns import (
     CARRIED_ROW_FIELD,
     FILES_FIELD,

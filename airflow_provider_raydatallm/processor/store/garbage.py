@@ -111,16 +111,12 @@ def _is_probe(folders: SliceFolders) -> bool:
 
 def _list_slices(job: SliceJob, trial: str | None = None) -> list[SliceJob]:
     """Jobs of the slices that have metadata; with "{trial}", of all trials."""
-    metadata_path = job.metadata_path if trial is None else None
+    metadata_path = job.publish.metadata_path if trial is None else None
     template = slice_paths(slice_template(job.output_path, trial), metadata_path).metadata
     return [
-        job.model_copy(
-            update={
-                "slice_key": unquote(fields["slice"]),
-                "max_rows": None if trial is None else 1,
-                "trial": fields.get("trial"),
-            }
-        )
+        job.changed(
+            source={"max_rows": None if trial is None else 1, "trial": fields.get("trial")}
+        ).model_copy(update={"slice_key": unquote(fields["slice"])})
         for fields in find_folders(template)
     ]
 

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from airflow_provider_raydatallm.contract.addresses import holds
-from airflow_provider_raydatallm.contract.groups import label
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import MARK, METADATA, QUARANTINE
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -95,8 +94,8 @@ class _TableFolders:
             self.marks_elsewhere.append(mark)
         self.targets = (self.table, self.quarantine)
         #: With the argument that puts each elsewhere.
-        self._read_by_others = {"output_path": self.table, label("quarantine_path"): self.quarantine}
-        self._all = {**self._read_by_others, label("metadata_path"): self.metadata}
+        self._read_by_others = {"output_path": self.table, "publish.quarantine_path": self.quarantine}
+        self._all = {**self._read_by_others, "publish.metadata_path": self.metadata}
 
     def unmarked(self) -> list[Mark]:
         """Returns the documents that are not there."""
@@ -154,7 +153,7 @@ class _TableFolders:
     def _is_own(self, owner: Owner) -> bool:
         if owner.kind == IS_TABLE:  # a link to another table has the address of that one
             return resolve(owner.said_by) == resolve(f"{self.staging.url}/{MARK}")
-        is_trial = self._job.max_rows is not None and owner.kind == IS_TRIALS
+        is_trial = self._job.source.max_rows is not None and owner.kind == IS_TRIALS
         tables = {self._address, *([resolve(self._job.output_table)] if is_trial else [])}
         return resolve(owner.table) in tables
 
@@ -166,7 +165,7 @@ class _TableFolders:
         for mark in self.unmarked():
             find = self._find_foreign_rows if mark.kind == IS_QUARANTINE else self._find_foreign_commit
             if (found := find()) is not None:
-                argument = label(f"{mark.kind}_path")
+                argument = f"publish.{mark.kind}_path"
                 raise SliceError(
                     f"{argument} holds {found}, which is not of the table {self.table.url}: give each table "
                     f"a {argument} of its own",

@@ -56,7 +56,7 @@ def report_of_run(job: SliceJob, run: str) -> Report | None:
 
 def needs_rerun(job: SliceJob, version: Version) -> bool:
     """Whether the job asks to run a finished slice again."""
-    return job.force_rerun or (job.retry_quarantined and bool(version.quarantine))
+    return job.rerun.force or (job.rerun.retry_quarantined and bool(version.quarantine))
 
 
 def _current_version(job: SliceJob) -> Version | None:
@@ -123,7 +123,7 @@ def finished_report(job: SliceJob) -> Report | None:
 
     Storage that this machine cannot read within `_READ_SECONDS` is not an error: the cluster may be able to.
     """
-    if job.force_rerun or job.verify == "content":
+    if job.rerun.force or job.rerun.verify == "content":
         return None
     reports: list[Report | None] = []
 
@@ -136,7 +136,7 @@ def finished_report(job: SliceJob) -> Report | None:
     thread.start()
     thread.join(_READ_SECONDS)
     report = reports[0] if reports else None
-    if report is None or (job.retry_quarantined and report.counts.quarantined):
+    if report is None or (job.rerun.retry_quarantined and report.counts.quarantined):
         return None
     return report.model_copy(update={"outcome": "unchanged"})
 

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Collection, Iterable
 from typing import Literal
 
-from airflow_provider_raydatallm.contract.spec.slice_job import SLICE_FORMAT, check_slice_format
+from airflow_provider_raydatallm.contract.spec.source import SLICE_FORMAT, check_slice_format
 
 Every = Literal["day", "hour"]
 

@@ -37,9 +37,9 @@ def test_two_workers_are_advised_by_how_their_work_was_spread(
     rows = {"name": [f"n{i}" for i in range(len(milliseconds))], "ms": milliseconds}
     pq.write_table(pa.table(rows), tmp_path / "in.parquet")
     result: dict[str, Any] = ask(
-        input_path=f"{tmp_path}/in.parquet", engine="stub_worker:StubWorkers", concurrency=2, batch_size=32,
+        input_path=f"{tmp_path}/in.parquet", engine="stub_worker:StubWorkers", engine__workers=2,
         code_paths=[str(ROOT / "tests" / "support" / "stub_worker.py")], model_source=str(tiny_model),
-        sampling_params={"max_tokens": "{ms}"}, poll_interval=1.0,
+        sampling_params={"max_tokens": "{ms}"}, poll_interval=1.0, engine__batch_size=32,
     )  # fmt: skip
     assert result["advice"] == advice, result
     assert result["balance"]["workers"] == 2
@@ -51,8 +51,8 @@ def test_rows_that_do_not_fit_are_told_by_the_real_engine(ask: Ask, tiny_model: 
     pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")
     result: dict[str, Any] = ask(
         input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model), poll_interval=1.0,
-        sampling_params={"max_tokens": 2, "ignore_eos": True}, engine_kwargs=WARM_ENGINE,
-        max_quarantine_fraction=0.5,
+        sampling_params={"max_tokens": 2, "ignore_eos": True}, engine__kwargs=WARM_ENGINE,
+        quality__max_quarantine=0.5,
     )  # fmt: skip
     assert result["advice"] == ["answers_cut", "prompts_too_long"]
     report = json.loads(Path(result["report_path"]).read_text())

@@ -25,8 +25,8 @@ def test_what_another_slice_asked_is_not_inferred_again_by_either_kind_of_engine
         pq.write_table(pa.table({"name": names}), tmp_path / f"{key}.parquet")
         result = ask(
             slice_key=key, input_path=f"{tmp_path}/{key}.parquet", model_source=str(tiny_model),
-            engine="vllm", engine_scope=scope, engine_kwargs=WARM_ENGINE,
-            sampling_params={"temperature": 0, "max_tokens": 8}, answer_cache=f"{tmp_path}/kept",
+            engine="vllm", engine__scope=scope, engine__kwargs=WARM_ENGINE,
+            sampling_params={"temperature": 0, "max_tokens": 8}, engine__cache=f"{tmp_path}/kept",
             poll_interval=1.0,
         )  # fmt: skip
         table = pq.read_table(result["output_path"], partitioning=None)
@@ -81,8 +81,8 @@ def test_corrected_answers_are_cached_and_invalid_ones_are_asked_for_again(
         """The report, and the answer of each company that has one."""
         result = ask(
             slice_key=key, input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model),
-            prompt="What industry is this company in: {company}", output_schema=schema, repair=1,
-            engine_kwargs=WARM_ENGINE, answer_cache=f"{tmp_path}/kept", max_quarantine_fraction=1.0,
+            prompt="What industry is this company in: {company}", output_schema=schema, quality__repair=1,
+            engine__kwargs=WARM_ENGINE, engine__cache=f"{tmp_path}/kept", quality__max_quarantine=1.0,
             sampling_params={"temperature": 0, "max_tokens": 24}, poll_interval=1.0,
         )  # fmt: skip
         rows = pq.read_table(result["output_path"], partitioning=None).to_pylist()

@@ -71,8 +71,8 @@ def test_identical_conversations_share_their_most_probable_answer_details_and_al
     pq.write_table(pa.table({"talk": texts}), tmp_path / "in.parquet")
     result = ask(
         input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model), prompt=None, messages="talk",
-        logprobs=True, sampling_params={"temperature": 0, "max_tokens": 8}, engine_kwargs=WARM_ENGINE,
-        max_quarantine_fraction=0.2, poll_interval=1.0,
+        logprobs=True, sampling_params={"temperature": 0, "max_tokens": 8}, engine__kwargs=WARM_ENGINE,
+        quality__max_quarantine=0.2, poll_interval=1.0,
     )  # fmt: skip
     greedy = pq.read_table(result["output_path"], partitioning=None)
     assert (result["counts"]["deduplicated"], result["counts"]["quarantined"]) == (len(GOOD), 1)

@@ -99,7 +99,7 @@ def test_hostile_rows_of_records_stop_no_other(ask: Ask, tiny_model: Path, tmp_p
         input_path=f"{tmp_path}/in.parquet", prompt=None, preprocess="mine:ask", postprocess="mine:shape",
         code_paths=[str(tmp_path / "mine.py")], output_schema=SCHEMA, output_column="found",
         sampling_params={"temperature": 0, "seed": 0, "max_tokens": 40, "top_p": 1.0},
-        model_source=str(tiny_model), engine_kwargs=WARM_ENGINE, poll_interval=1.0,
+        model_source=str(tiny_model), engine__kwargs=WARM_ENGINE, poll_interval=1.0,
     )  # fmt: skip
     failed = failures(tmp_path / "out.quarantine")
     hostile = {n: cell for n, cell in enumerate(cells) if cell is not None}
@@ -122,8 +122,8 @@ def test_hostile_rows_of_labels_stop_no_other(ask: Ask, tiny_model: Path, tmp_pa
     companies = write(tmp_path, cells)
     result = ask(
         input_path=f"{tmp_path}/in.parquet", prompt="What industry is this company in: {company}",
-        choices=list(LABELS), label_confidence=True, sampling_params={"temperature": 0},
-        model_source=str(tiny_model), engine_kwargs=WARM_ENGINE, poll_interval=1.0,
+        choices=list(LABELS), labels__confidence=True, sampling_params={"temperature": 0},
+        model_source=str(tiny_model), engine__kwargs=WARM_ENGINE, poll_interval=1.0,
     )  # fmt: skip
     failed = failures(tmp_path / "out.quarantine")
     wanted = {n: cell.fails_as for n, cell in enumerate(cells) if cell and cell.fails_as}

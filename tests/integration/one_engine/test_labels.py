@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.contract.spec.request import LABEL_QUESTION
+from airflow_provider_raydatallm.contract.spec.tasks.generate import LABEL_QUESTION
 from demo.customers import LABELS, industry_of, write_customers
 from tests.support.own_process import in_own_process
 from tests.support.slices import WARM_ENGINE, Ask
@@ -45,7 +45,7 @@ def infer(ask: Ask, tiny_model: Path, companies: list[str], tmp_path: Path) -> I
         result = ask(
             input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/{name}",
             prompt="What industry is this company in: {company}", model_source=str(tiny_model),
-            output_column="industry", engine_kwargs=WARM_ENGINE, poll_interval=1.0,
+            output_column="industry", engine__kwargs=WARM_ENGINE, poll_interval=1.0,
             sampling_params={"temperature": 0}, **arguments,
         )  # fmt: skip
         assert (result["counts"]["succeeded"], result["counts"]["quarantined"]) == (199, 1)
@@ -57,11 +57,11 @@ def infer(ask: Ask, tiny_model: Path, companies: list[str], tmp_path: Path) -> I
 def test_compared_labels_are_those_that_the_model_writes_and_say_how_sure_it_is(
     infer: Infer, companies: list[str]
 ) -> None:
-    compared, result = infer("compared", choices=list(LABELS), label_confidence=True)
+    compared, result = infer("compared", choices=list(LABELS), labels__confidence=True)
     assert result["tokens"]["output"] == 199
     labels = compared.column("industry").to_pylist()
     assert sum(label == industry_of(c) for label, c in zip(labels, companies, strict=True)) >= 190
-    written, exact = infer("written", choices=list(LABELS), exact_labels=True)
+    written, exact = infer("written", choices=list(LABELS), labels__exact=True)
     assert written.column("industry").to_pylist() == labels
     assert exact["tokens"]["output"] > 1.5 * 199
     assert [f.name for f in written.schema] == ["company", "industry"]
@@ -79,7 +79,7 @@ def test_compared_labels_are_those_that_the_model_writes_and_say_how_sure_it_is(
 @pytest.mark.long
 def test_labels_that_others_begin_with_take_a_request_for_each_place_where_they_branch(infer: Infer) -> None:
     """If that matters."""
-    many, result = infer("many", choices=MANY, label_confidence=True)
+    many, result = infer("many", choices=MANY, labels__confidence=True)
     assert result["tokens"]["output"] == 199 * REQUESTS
     assert all(0 < p <= 1 for p in many.column("industry_probability").to_pylist())
     few, result = infer("few", choices=MANY)

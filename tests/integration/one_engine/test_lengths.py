@@ -42,7 +42,7 @@ def lengths_of(job: SliceJob, *units: tuple[int, int]) -> list[int]:
     """:param units: the rows of each, from the first unit on."""
     missing = MissingRows(np.arange(len(units)), np.arange(len(units)) + 1, np.array(units, np.int32))
     plan = make_plan(job, list_input(job))
-    builder = RequestBuilder(plan.columns, prompt=job.prompt, sampling_params=job.sampling_params)
+    builder = RequestBuilder(plan.columns, prompt=job.task.prompt, sampling_params=job.task.sampling)
     open_tokenizer = partial(PromptTokenizer, job)
     return list(sample_token_lengths(open_tokenizer, plan, sample_rows(missing), builder).tokens)
 
@@ -103,10 +103,10 @@ def test_rows_over_the_limit_are_answered_all_the_same(
     ask: Ask, job: SliceJob, on_too_long: str, limit: int | str, shortened: int
 ) -> None:
     result = ask(
-        input_path=job.input_path, prompt=job.prompt, model_source=job.model_source,
-        sampling_params={"temperature": 0, "max_tokens": 8}, on_too_long=on_too_long,
-        engine_kwargs={"max_model_len": limit}, max_model_len_percentile=95, poll_interval=1.0,
-        deduplicate=False,
+        input_path=job.input_path, prompt=job.task.prompt, model_source=job.model_source,
+        sampling_params={"temperature": 0, "max_tokens": 8}, quality__on_too_long=on_too_long,
+        engine__kwargs={"max_model_len": limit}, engine__max_model_len_percentile=95, poll_interval=1.0,
+        engine__deduplicate=False,
     )  # fmt: skip
     counts = result["counts"]
     assert result["balance"]["workers"] == 1

@@ -30,7 +30,7 @@ LONG = 500
 ENGINE = {"max_model_len": LONG + 200, "max_num_seqs": 8, "hf_overrides": {"max_position_embeddings": 8192}}
 #: Another engine, the only one that there may be, which ends as soon as nobody uses it.
 SHORT_LIVED = {
-    "engine_kwargs": {**ENGINE, "max_num_seqs": 4}, "max_shared_engines": 1, "engine_idle_timeout": 1,
+    "engine__kwargs": {**ENGINE, "max_num_seqs": 4}, "engine__max_shared": 1, "engine__idle_timeout": 1,
 }  # fmt: skip
 
 
@@ -43,7 +43,7 @@ def asked(ask: Ask, tiny_model: Path, tmp_path: Path) -> Ask:
         pq.write_table(rows, tmp_path / f"{key}.parquet")
         return ask(**{
             "slice_key": key, "input_path": f"{tmp_path}/{key}.parquet", "model_source": str(tiny_model),
-            "output_path": f"{tmp_path}/{key}", "engine_kwargs": ENGINE, "poll_interval": 1.0,
+            "output_path": f"{tmp_path}/{key}", "engine__kwargs": ENGINE, "poll_interval": 1.0,
             "sampling_params": {"temperature": 0, "ignore_eos": True, "max_tokens": "{tokens}"}, **given,
         })  # fmt: skip
 
@@ -100,12 +100,12 @@ def test_slices_at_once_and_after_each_other_have_one_engine(
     results: list[Any] = []
     # A job's own credentials are no part of what an engine is, and end with the job.
     monkeypatch.setenv("AIRFLOW_CONN_HUB", json.dumps({"conn_type": "generic", "password": "kept-by-nobody"}))
-    given = {"model_conn_id": "hub", "engine_kwargs": WARM_ENGINE}
+    given = {"model_conn_id": "hub", "engine__kwargs": WARM_ENGINE}
     threads = [in_thread(asked, results, key=key, tokens=[8] * 40, **given) for key in ("a", "b")]
     for thread in threads:
         thread.join(300)
     [engine] = processes(ray_head, "VLLM::EngineCore")
-    results.append(asked("c", [8] * 40, engine_kwargs=WARM_ENGINE))
+    results.append(asked("c", [8] * 40, engine__kwargs=WARM_ENGINE))
     assert [p.pid for p in processes(ray_head, "VLLM::EngineCore")] == [engine.pid]
     for result in results:
         assert result["counts"]["succeeded"] == 40, result
@@ -169,7 +169,7 @@ def test_whatever_dies_or_hangs_of_a_shared_engine_the_slice_is_finished(
 ) -> None:
     tokens = [8, 200] * 800
     results: list[Any] = []
-    thread = in_thread(asked, results, key="a", tokens=tokens, engine_kwargs=WARM_ENGINE)
+    thread = in_thread(asked, results, key="a", tokens=tokens, engine__kwargs=WARM_ENGINE)
     wait_for(lambda: rows_in(fragments(tmp_path / "a")) > 0)
     victims = processes(ray_head, victim)
     for process in victims:
@@ -189,7 +189,7 @@ def test_engines_end_when_they_are_told_to_and_a_users_application_does_not(
     asked: Ask, ray_head: LocalHead
 ) -> None:
     """With the engine that the folder's tests leave."""
-    asked("a", [8], engine_kwargs=WARM_ENGINE)
+    asked("a", [8], engine__kwargs=WARM_ENGINE)
     on_cluster(ray_head, USERS, "deploy")
     there = listed()
     assert (there["status"], there["workers"], there["users"]) == ("RUNNING", {"RUNNING": 1}, [])
@@ -232,7 +232,13 @@ def test_one_slice_has_its_engine_scaled_up_and_both_workers_answer(asked: Ask, 
     tokens = [LONG] * 300  # minutes of one worker: the second is asked for after 10 s, and loads its model
     results: list[Any] = []
     thread = in_thread(
-        asked, results, key="a", tokens=tokens, concurrency=(1, 2), batch_size=16, max_concurrent_batches=2
+        asked,
+        results,
+        key="a",
+        tokens=tokens,
+        engine__workers=(1, 2),
+        engine__batch_size=16,
+        engine__max_concurrent_batches=2,
     )
     wait_for(lambda: rows_in(fragments(tmp_path / "a")) > 0)
     assert listed()["workers"].get("RUNNING") == 1
@@ -250,7 +256,7 @@ def test_engine_that_was_there_and_cannot_start_again_ends_the_slice_with_the_re
     asked: Ask, ray_head: LocalHead, tiny_model: Path, tmp_path: Path
 ) -> None:
     shutil.copytree(tiny_model, tmp_path / "model")
-    given = {"model_source": f"{tmp_path}/model", "engine_idle_timeout": 1}
+    given = {"model_source": f"{tmp_path}/model", "engine__idle_timeout": 1}
     asked("a", [8], **given)
     wait_for(lambda: not processes(ray_head, "VLLM::EngineCore"))
     # The same by its name, size and age, as of a disk that went bad.

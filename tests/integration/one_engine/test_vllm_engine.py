@@ -33,7 +33,7 @@ def test_only_unfinished_rows_of_a_batch_run_again_whether_the_job_or_the_engine
         "model_source": str(tiny_model),
         "sampling_params": {"temperature": 0, "ignore_eos": True, "max_tokens": "{tokens}"},
         # What a held row may come to takes the tiny model minutes.
-        "engine_kwargs": {"max_model_len": 65536, "hf_overrides": {"max_position_embeddings": 65536}},
+        "engine__kwargs": {"max_model_len": 65536, "hf_overrides": {"max_position_embeddings": 65536}},
         "poll_interval": 1.0,
     }
     calls, hold = tmp_path / "out.calls", tmp_path / "out.hold"
@@ -82,8 +82,8 @@ def test_rows_that_ask_the_same_are_answered_once_and_each_has_its_own_columns(
     result = ask(
         input_path=f"{tmp_path}/in.parquet", code_paths=[str(tmp_path / "mine.py")],
         model_source=str(tiny_model), sampling_params={"temperature": 0, "max_tokens": 8},
-        engine_kwargs=WARM_ENGINE, prompt=None,
-        preprocess="mine:ask", postprocess="mine:shape", batch_size=16, poll_interval=1.0,
+        engine__kwargs=WARM_ENGINE, prompt=None,
+        preprocess="mine:ask", postprocess="mine:shape", engine__batch_size=16, poll_interval=1.0,
     )  # fmt: skip
     assert (result["counts"]["succeeded"], result["counts"]["deduplicated"]) == (400, 360)
     assert result["tokens"]["output"] <= 40 * 8

@@ -37,10 +37,10 @@ class Answered(SliceLineage, BaseOperator):
         check_emit_partition(self.outlets, emit_partition)
 
     def slice_job(self, context: Any) -> tuple[SliceJob, list[Any]]:
-        job = SliceJob(
-            slice_key=self.slice_key, input_path="s3://lake/customers/ds={slice}/",
-            output_path=self.output_path, model_source="tiny", prompt="{a}",
-        )  # fmt: skip
+        job = SliceJob.model_validate({
+            "slice_key": self.slice_key, "input_path": "s3://lake/customers/ds={slice}/",
+            "output_path": self.output_path, "model_source": "tiny", "prompt": "{a}",
+        })  # fmt: skip
         return job, []
 
     def execute(self, context: Any) -> Any:

@@ -15,5 +15,5 @@ def job(tmp_path: Path) -> SliceJob:
     pq.write_table(pa.table({"name": [*"aaab", "fail"]}), tmp_path / "in.parquet")
     return job_of(
         slice_key="2026-01-01", input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out",
-        on_config_change="recompute", max_quarantine_fraction=0.5,
+        rerun__on_config_change="recompute", quality__max_quarantine=0.5,
     )  # fmt: skip

@@ -22,8 +22,8 @@ LEAST = {
     ("{", "Expecting property name"),
     (json.dumps({"input_pat": "/in", **LEAST}), "there is no input_pat: did you mean input_path?"),
     (json.dumps({"limits": {"orphan": "1h"}, **LEAST}), "limits.orphan is for a task: leave it out"),
-    (json.dumps({"slice_key": "x"}), "model_source is missing; input_path is missing; output_path"),
-    (json.dumps({**LEAST, "engine": "l4"}), "engine.kind: unknown engine 'l4': use 'auto'"),
+    (json.dumps({"slice_key": "x"}), "input_path is missing; output_path is missing; model_source"),
+    (json.dumps({**LEAST, "engine": "l4"}), "unknown engine 'l4': use 'auto'"),
     (json.dumps({**LEAST, "quality": {"max_quarantine": 5}}), "quality.max_quarantine: Input should be less"),
 ])  # fmt: skip
 def test_error_names_what_was_written(

@@ -79,7 +79,7 @@ def test_any_output_path_is_the_tables(job: SliceJob, capsys: Out, path: str, tm
 def test_table_may_be_written_in_other_ways_and_is_no_other_table(
     job: SliceJob, capsys: Out, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run(changed(job, metadata_path=f"{tmp_path}/metadata"))
+    run(changed(job, publish__metadata_path=f"{tmp_path}/metadata"))
     monkeypatch.chdir(tmp_path)
     metadata = ("--metadata-path", f"{tmp_path}/metadata")
     for output in ("out", "./out", f"file://{tmp_path}/out", f"{tmp_path}//out/"):
@@ -131,7 +131,7 @@ def test_unreadable_slice_is_an_error_of_show_as_json_too(job: SliceJob, capsys:
 
 
 def test_metadata_that_lies_elsewhere_is_asked_for(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
-    run(changed(job, metadata_path=f"{tmp_path}/metadata"))
+    run(changed(job, publish__metadata_path=f"{tmp_path}/metadata"))
     for command in (["show", "2026-01-01"], ["sample", "2026-01-01"], ["watch", "2026-01-01"],
                     ["diff", "2026-01-01", "2026-01-01"],
                     ["missing", "--from", "2026-01-01", "--to", "2026-01-01"]):  # fmt: skip
@@ -209,7 +209,7 @@ def test_share_of_a_label_that_a_report_leaves_out_is_unknown(
 
 @pytest.mark.slow
 def test_shares_of_several_labels_are_of_rows(job: SliceJob, capsys: Out) -> None:
-    several = changed(job, engine="vllm", choices=["x", "y"], multi_label=True)
+    several = changed(job, engine="vllm", choices=["x", "y"], labels__multi=True)
     run(several, InProcess(batch=3, answer=answer_with(numbers=[0.9, 0.1])))
     run(of_day(several, "2026-01-02"), InProcess(answer=answer_with(numbers=[0.9, 0.8])))
     found = json.loads(say(capsys, "diff", job.output_path, "2026-01-01", "2026-01-02", "--json"))

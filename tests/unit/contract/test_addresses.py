@@ -17,7 +17,8 @@ from airflow_provider_raydatallm.contract.addresses import (
     holds,
 )
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.slice_job import ADDRESSES
+from airflow_provider_raydatallm.contract.spec.leaves import LEAVES
+from airflow_provider_raydatallm.contract.spec_problems import describe_problems
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.task.submission import build_spec
@@ -65,7 +66,7 @@ def test_others_are_refused_before_anything_is_sent(address: str, why: str) -> N
     with pytest.raises(SliceError, match=why) as e:
         open_fs(address)
     assert e.value.kind == "input"
-    for field in ADDRESSES[:2]:
+    for field in ("input_path", "output_path"):
         with pytest.raises(pydantic.ValidationError, match=why):
             slice_job(**{field: address})
 
@@ -82,6 +83,19 @@ def test_address_with_a_secret_is_refused_and_not_repeated(address: str) -> None
         with pytest.raises((ValueError, SliceError, RayLLMInputError)) as e:
             refuse()
         assert not re.search("SECRET|SEC/RET|KEY", str(e.value))
+
+
+ADDRESSES = {path: leaf for path, leaf in LEAVES.items() if leaf.declared.is_address}
+
+
+@pytest.mark.parametrize("path", ADDRESSES)
+def test_every_argument_that_is_an_address_is_checked(path: str) -> None:
+    address = "s3://KEY:SECRET@bucket/x"
+    value = {"a": address} if ADDRESSES[path].field.annotation == dict[str, str] else address
+    others = {"adapter__column": "tenant"} if path == "adapter.paths" else {}
+    with pytest.raises(pydantic.ValidationError, match="a user name or a password") as e:
+        slice_job(**{path.replace(".", "__"): value, **others})
+    assert not re.search("SECRET|KEY", f"{e.value} {describe_problems(e.value)}")
 
 
 def test_setting_adds_schemes_here_and_in_jobs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,19 +27,22 @@ def paths(**given: Any) -> SlicePaths:
      "/out.quarantine/day=2026-01-31"),
     ({"output_path": "/lake/{slice}/answers"}, "/lake/2026-01-31/answers", "/lake/2026-01-31.ray_llm/answers",
      "/lake/2026-01-31.quarantine/answers"),
-    ({"output_path": "/out", "max_rows": 7}, "/out.trial/first-7/ds=2026-01-31",
+    ({"output_path": "/out", "source__max_rows": 7}, "/out.trial/first-7/ds=2026-01-31",
      "/out.trial/first-7.ray_llm/ds=2026-01-31", "/out.trial/first-7.quarantine/ds=2026-01-31"),
-    ({"output_path": "/out", "max_rows": 7, "trial": "j.doe@x"}, "/out.trial/j.doe@x/ds=2026-01-31",
-     "/out.trial/j.doe@x.ray_llm/ds=2026-01-31", "/out.trial/j.doe@x.quarantine/ds=2026-01-31"),
-    ({"output_path": "/out", "max_rows": 7, "trial": "Jürgen Doe"}, "/out.trial/Jürgen Doe/ds=2026-01-31",
-     "/out.trial/Jürgen Doe.ray_llm/ds=2026-01-31", "/out.trial/Jürgen Doe.quarantine/ds=2026-01-31"),
-    ({"output_path": "/out", "trial": "mine"}, "/out/ds=2026-01-31", "/out.ray_llm/ds=2026-01-31",
+    ({"output_path": "/out", "source__max_rows": 7, "source__trial": "j.doe@x"},
+     "/out.trial/j.doe@x/ds=2026-01-31", "/out.trial/j.doe@x.ray_llm/ds=2026-01-31",
+     "/out.trial/j.doe@x.quarantine/ds=2026-01-31"),
+    ({"output_path": "/out", "source__max_rows": 7, "source__trial": "Jürgen Doe"},
+     "/out.trial/Jürgen Doe/ds=2026-01-31", "/out.trial/Jürgen Doe.ray_llm/ds=2026-01-31",
+     "/out.trial/Jürgen Doe.quarantine/ds=2026-01-31"),
+    ({"output_path": "/out", "source__trial": "mine"}, "/out/ds=2026-01-31", "/out.ray_llm/ds=2026-01-31",
      "/out.quarantine/ds=2026-01-31"),
-    ({"output_path": "/out", "metadata_path": "/meta/"}, "/out/ds=2026-01-31", "/meta/ds=2026-01-31",
+    ({"output_path": "/out", "publish__metadata_path": "/meta/"}, "/out/ds=2026-01-31", "/meta/ds=2026-01-31",
      "/out.quarantine/ds=2026-01-31"),
-    ({"output_path": "/out", "quarantine_path": "s3://lake/bad"}, "/out/ds=2026-01-31",
+    ({"output_path": "/out", "publish__quarantine_path": "s3://lake/bad"}, "/out/ds=2026-01-31",
      "/out.ray_llm/ds=2026-01-31", "s3://lake/bad/ds=2026-01-31"),
-    ({"output_path": "/out", "max_rows": 7, "metadata_path": "/meta", "quarantine_path": "/bad"},
+    ({"output_path": "/out", "source__max_rows": 7, "publish__metadata_path": "/meta",
+      "publish__quarantine_path": "/bad"},
      "/out.trial/first-7/ds=2026-01-31", "/out.trial/first-7.ray_llm/ds=2026-01-31",
      "/out.trial/first-7.quarantine/ds=2026-01-31"),
 ])  # fmt: skip
@@ -52,7 +55,7 @@ def test_metadata_and_quarantine_lie_beside_the_table_or_where_they_are_put(
 
 
 def test_staged_files_stay_on_the_tables_storage_wherever_the_metadata_lies() -> None:
-    assert paths(output_path="s3://lake/out", metadata_path="/meta").staging == paths().staging
+    assert paths(output_path="s3://lake/out", publish__metadata_path="/meta").staging == paths().staging
 
 
 def test_reader_finds_a_slice_by_its_folder_alone() -> None:
@@ -82,13 +85,19 @@ def test_folder_of_a_bucket_or_disk_is_enough() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"metadata_path": "meta"}, "metadata_path is 'meta': give the folder of the whole table"),
-        ({"quarantine_path": "/bad/{slice}"}, "without {slice}"),
-        ({"metadata_path": "s3://lake/out/meta"}, "lies inside the table s3://lake/out/"),
-        ({"quarantine_path": "s3://lake/out"}, "lies inside the table"),
-        ({"quarantine_path": "s3a://lake/out/bad"}, "lies inside the table"),
-        ({"output_path": "/lake/out", "quarantine_path": "file:///lake//out/bad"}, "lies inside the table"),
-        ({"output_path": "/lake/{slice}/x", "metadata_path": "/meta"}, "{slice} above its last folder"),
+        ({"publish__metadata_path": "meta"}, "metadata_path is 'meta': give the folder of the whole table"),
+        ({"publish__quarantine_path": "/bad/{slice}"}, "without {slice}"),
+        ({"publish__metadata_path": "s3://lake/out/meta"}, "lies inside the table s3://lake/out/"),
+        ({"publish__quarantine_path": "s3://lake/out"}, "lies inside the table"),
+        ({"publish__quarantine_path": "s3a://lake/out/bad"}, "lies inside the table"),
+        (
+            {"output_path": "/lake/out", "publish__quarantine_path": "file:///lake//out/bad"},
+            "lies inside the table",
+        ),
+        (
+            {"output_path": "/lake/{slice}/x", "publish__metadata_path": "/meta"},
+            "{slice} above its last folder",
+        ),
     ],
 )
 def test_folder_that_would_mix_with_others_is_refused(given: dict[str, Any], says: str) -> None:

@@ -19,7 +19,6 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from airflow_provider_raydatallm.cli.main import make_parser
-from airflow_provider_raydatallm.contract.groups import flatten
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.hooks.connection import EXTRAS
 from tests.support.paths import ROOT
@@ -70,7 +69,7 @@ def _run_python(code: str) -> None:
 def _read_json(code: str) -> None:
     value = json.loads(code)
     if "input_path" in value:
-        SliceJob(**flatten(value))
+        SliceJob.model_validate(value)
     else:  # an extra of a connection
         assert value.keys() <= EXTRAS | {"endpoint_url", "region_name", "role_arn"}
 

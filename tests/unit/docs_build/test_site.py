@@ -11,7 +11,7 @@ from mkdocs.commands.build import build
 from mkdocs.config import load_config
 from mkdocs.exceptions import Abort
 
-from docs_build import reference
+from docs_build import reference, signatures
 from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
@@ -95,6 +95,11 @@ def test_llms_txt_names_each_page_of_the_site_once(site: Path) -> None:
 def test_pages_of_the_reference_are_those_of_the_code() -> None:
     written = {page.name: page.read_text(encoding="utf-8") for page in reference.FOLDER.glob("*.md")}
     assert written == reference.pages(), "`make docs` writes them again"
+
+
+def test_texts_in_the_code_are_those_of_the_declarations() -> None:
+    for path, text in signatures.texts().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path}: `make docs` writes it again"
 
 
 def test_reference_explains_each_argument_and_setting() -> None:

@@ -7,10 +7,10 @@ from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.lineage.assets import check_emit_partition, record_asset_events
+from tests.support.slice_jobs import spec
 
-JOB = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
+JOB = spec(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
 RESULT: dict[str, Any] = Report(
     outcome="published",
     slice_key="k",

@@ -12,11 +12,12 @@ from airflow_provider_raydatallm.contract.result.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.lineage.facets import SLICE_FACET, slice_lineage
 from airflow_provider_raydatallm.lineage.table_names import dataset_name, input_table, output_table
+from tests.support.slice_jobs import spec
 
 
 def job(**given: Any) -> SliceJob:
     fields = {"input_path": "/in", "output_path": "/out", "model_source": "m", "prompt": "x"}
-    return SliceJob(**{"slice_key": "a/b", **fields, **given})
+    return spec(**{"slice_key": "a/b", **fields, **given})
 
 
 @pytest.mark.parametrize(
@@ -65,7 +66,7 @@ def test_input_is_a_table_and_its_partition(
 
 
 def test_slice_column_is_a_partition_of_the_table() -> None:
-    table = input_table(job(input_path="s3://lake/t", slice_column="day"))
+    table = input_table(job(input_path="s3://lake/t", source__column="day"))
     assert (table.address, table.partition) == ("s3://lake/t", {"day": "a/b"})
 
 
@@ -74,8 +75,8 @@ def test_slice_column_is_a_partition_of_the_table() -> None:
     ({"output_path": "s3://lake/t/day={slice}"}, "s3://lake/t", {"day": "a/b"}, None),
     ({"output_path": "s3://lake/t/{slice}"}, "s3://lake/t", {}, "s3://lake/t/a%2Fb"),
     ({"output_path": "s3://lake/{slice}/t"}, "s3://lake/{slice}/t", {}, "s3://lake/a%2Fb/t"),
-    ({"output_path": "/t", "max_rows": 5}, "/t.trial/first-5", {"ds": "a/b"}, None),
-    ({"output_path": "/t/{slice}", "max_rows": 5}, "/t.trial/first-5", {}, "/t.trial/first-5/a%2Fb"),
+    ({"output_path": "/t", "source__max_rows": 5}, "/t.trial/first-5", {"ds": "a/b"}, None),
+    ({"output_path": "/t/{slice}", "source__max_rows": 5}, "/t.trial/first-5", {}, "/t.trial/first-5/a%2Fb"),
 ])  # fmt: skip
 def test_output_is_a_table_and_its_partition(
     given: dict[str, Any], address: str, partition: dict[str, str], location: str | None

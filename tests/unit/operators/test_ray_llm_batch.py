@@ -20,9 +20,12 @@ from airflow.sdk.log import redact
 from jinja2 import UndefinedError
 from opentelemetry.sdk.trace import TracerProvider
 
-from airflow_provider_raydatallm.contract.groups import GROUPS
 from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
+from airflow_provider_raydatallm.contract.spec.engines.base import ClusterEngine
+from airflow_provider_raydatallm.contract.spec.engines.vllm import Vllm
+from airflow_provider_raydatallm.contract.spec.leaves import LEAVES_OF
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayConnectionNotFoundError,
@@ -42,6 +45,7 @@ from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY
 from tests.support.context import StateStore, context_of
 from tests.support.fake_cluster import fake_cluster
 from tests.support.paths import ROOT
+from tests.support.slice_jobs import spec
 
 HEAVY = ("ray", "torch", "vllm", "pandas", "pyarrow")
 DAGS = sorted((ROOT / "dags").glob("*.py"))
@@ -81,16 +85,17 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
     ({"quality": {"repair": 2}}, "quality.repair is for answers that lack their shape, and these have none"),
     ({"quality": {"repair": "twice"}, "regex": "x"}, "quality.repair: .*'twice'"),
     ({"output_mode": "columns"}, "output_mode is 'columns', which is for answers of an output_schema"),
-    ({"engine": {"engine_kwargs": {}}}, "engine has no 'engine_kwargs': write engine.kwargs"),
+    ({"engine": {"engine_kwargs": {}}}, "engine has no 'engine_kwargs': .*'kwargs'"),
     ({"engine": {"max_model_len": 64}}, "engine has no 'max_model_len'.*arguments stand in engine.kwargs"),
-    ({"engine": {5: 1}}, "engine has no 5: it has kind"), ({"rerun": ["keep"]}, r"rerun is \['keep'\]"),
+    ({"engine": {5: 1}}, "engine has no '5': it has kind"), ({"rerun": ["keep"]}, r"rerun is \['keep'\]"),
     ({"engine": {"kind": "vlm"}}, "engine.kind: unknown engine 'vlm': use 'auto', 'vllm'"),
     ({"engine": {"workers": "few"}}, "^t: engine.workers: give a number.*'auto' .got 'few'.$"),
     ({"output_schema": EmptyOperator(task_id="up").output}, "output_schema .*cannot come from an upstream"),
     ({"source": "csv"}, "source is 'csv': give a dict with any of format, column"),
     ({"rerun": "always"}, "rerun is 'always': .*'keep', 'recompute', 'extend'"),
     ({"limits": "{{ params.limits }}"}, "limits is '{{ params.limits }}': give a dict, whose values"),
-    ({"queue_timeout": 5}, "queue_timeout stands in a group: write limits={'queue': ...}"),
+    ({"accelerator": "L4"}, "accelerator stands in a group: write engine={'accelerator': ...}"),
+    ({"engine_kwargs": {}}, "engine_kwargs stands in a group: write engine={'kwargs': ...}"),
     ({"execution_timeout": dt.timedelta(0)}, "execution_timeout is .*: it must be at least 1 second"),
     ({"emit_partition": True}, "outlets has none"),
     ({"ray_conn_id": None}, "ray_conn_id is None: give the id of a connection of type 'ray'"),
@@ -134,7 +139,7 @@ def test_paths_may_be_object_storage_paths() -> None:
     task = operator(input_path=path("in"), output_path=path("out"), publish=beside, slice_key="k")
     task.render_template_fields({"params": {"x": "lake"}})  # type: ignore[typeddict-item]
     job = spec_of(task)
-    paths = (job.input_path, job.output_path, job.metadata_path, job.quarantine_path)
+    paths = (job.input_path, job.output_path, job.publish.metadata_path, job.publish.quarantine_path)
     assert paths == ("/lake/in", "/lake/out", "/lake/metadata", "/lake/bad")
     assert operator(output_path="s3://bucket/out").output_path == "s3://bucket/out"
     assert operator(output_path=Path("/data/out")).output_path == "/data/out"
@@ -149,10 +154,11 @@ def test_adapters_are_a_folder_or_a_group_and_templates() -> None:
         return spec_of(task)
 
     one = ("/{{ params.x }}/a", ObjectStoragePath("file:///{{ params.x }}/a"), {"path": "/lake/a"})
-    assert {job(adapter).adapter_path for adapter in one} == {"/lake/a"}
-    several = job({"paths": {"n": "/{{ params.x }}/a"}, "column": "c", "on_null": "base"})
-    assert (several.adapter_paths, several.adapter_column) == ({"n": "/lake/a"}, "c")
-    assert job({"paths": {"n": ObjectStoragePath("file:///a")}, "column": "c"}).adapter_paths == {"n": "/a"}
+    assert {job(adapter).task.lora.path for adapter in one} == {"/lake/a"}
+    several = job({"paths": {"n": "/{{ params.x }}/a"}, "column": "c", "on_null": "base"}).task.lora
+    assert (several.paths, several.column) == ({"n": "/lake/a"}, "c")
+    of_storage = job({"paths": {"n": ObjectStoragePath("file:///a")}, "column": "c"})
+    assert of_storage.task.lora.paths == {"n": "/a"}
     with pytest.raises(RayLLMInputError, match="need each other"):
         operator(adapter={"paths": {"n": "/a"}})
 
@@ -165,7 +171,7 @@ def test_folders_beside_the_table_are_templates_and_reach_the_spec() -> None:
     task.render_template_fields({"params": {"x": "lake"}})  # type: ignore[arg-type]
     job = spec_of(task)
     assert (job.paths.metadata, job.paths.quarantine) == ("/lake/meta/ds=k", "/lake/bad/ds=k")
-    assert (job.verify, job.keep_versions) == ("content", 1)
+    assert (job.rerun.verify, job.publish.keep_versions) == ("content", 1)
     with pytest.raises(RayLLMInputError, match="lies inside the table"):
         operator(publish={"metadata_path": "/out/meta"})
 
@@ -211,8 +217,24 @@ def test_what_needs_an_argument_that_is_rendered_later_is_no_error(given: dict[s
     operator(dag=dag, **{name: upstream if value is XCOM else value for name, value in given.items()})
 
 
+@pytest.mark.parametrize(("engine", "says"), [
+    ({"profile": "l4", "workers": 0}, "engine.workers.*got 0"),
+    ({"profile": "l4", "kwargs": {"max_model_len": "2k"}}, "'2k': a number of tokens"),
+    ({"accelerator": "{{ params.x }}", "workers": (4, 2)}, "minimum above its maximum"),
+    ({"kind": "m:Mine", "accelerator": "{{ params.x }}", "batch_size": 0}, "engine.batch_size.*got 0"),
+    ({"profile": "l4", "cache": "answers"}, "'answers' is not a folder that slices can share"),
+    ({"profile": "l4", "in_flight": 0}, "engine.in_flight.*got 0"),
+    ({"profile": "l4", "in_flight": 5, "workers": 2}, "engine.in_flight is for engine.kind='http'"),
+    ({"kind": "http", "url": "{{ params.x }}", "workers": 2}, "engine.workers is for"),
+    ({"kind": ["vllm"], "accelerator": "{{ params.x }}"}, "engine.kind is \\['vllm'\\]"),
+])  # fmt: skip
+def test_leaves_beside_a_profile_or_a_template_are_checked_with_the_dag(engine: Any, says: str) -> None:
+    with pytest.raises(RayLLMInputError, match=says):
+        operator(engine=engine)
+
+
 def test_what_a_template_cannot_make_possible_is_refused_with_the_dag() -> None:
-    with pytest.raises(RayLLMInputError, match="is for engine 'vllm'"):
+    with pytest.raises(RayLLMInputError, match=r"labels\.multi=True is not possible: engine 'ray_data_llm'"):
         operator(choices="{{ params.x }}", labels={"multi": True}, engine="ray_data_llm")
     with pytest.raises(RayLLMInputError, match="exclude each other"):
         operator(choices="{{ params.x }}", regex="a|b")
@@ -271,6 +293,7 @@ def test_backfill_takes_its_days_whatever_its_configuration_says() -> None:
         ("regex", "None"),
         ("system_prompt", "None"),
         ("output_path", "None"),
+        ("task", "None"),
     ],
 )
 def test_template_that_renders_to_nothing_is_refused(name: str, rendered: str) -> None:
@@ -286,7 +309,7 @@ def test_templates_that_cannot_be_rendered_any_more_stop_a_submission_and_no_res
     task.render_template_fields(context)
     with pytest.raises(UndefinedError, match="gone"):
         task.execute(context)
-    job = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
+    job = spec(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
     ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n")
     report = {"outcome": "published", "slice_key": "k", "output_path": "o", "fingerprint": "f",
               "counts": {"planned": 1, "succeeded": 1}}  # fmt: skip
@@ -435,7 +458,7 @@ def test_key_of_an_endpoint_is_lent_for_its_host_only(monkeypatch: pytest.Monkey
 ])  # fmt: skip
 def test_leaves_of_an_endpoint_may_come_later(engine: dict[str, Any]) -> None:
     operator(engine=engine)
-    with pytest.raises(RayLLMInputError, match="token_budget is for engine"):
+    with pytest.raises(RayLLMInputError, match=r"engine\.token_budget is for engine\.kind='http'"):
         operator(engine={"token_budget": 5})
 
 
@@ -488,7 +511,7 @@ def test_engine_is_shared_on_an_embedded_ray_unless_it_cannot_be(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", host)
     task = operator(slice_key="k", **given)
-    assert task._build_submission(context_of(task)).job.engine_scope == scope
+    assert task._build_submission(context_of(task)).job.engine.is_shared is (scope == "shared")
 
 
 @pytest.mark.parametrize(("given", "seconds"), [
@@ -499,7 +522,8 @@ def test_engine_idle_timeout_reaches_the_spec_as_seconds(
     monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], seconds: float | None
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
-    assert spec_of(operator(slice_key="k", engine=given)).engine_idle_timeout == seconds
+    job = spec_of(operator(slice_key="k", engine=given))
+    assert job.engine_as(Vllm).idle_timeout == seconds
 
 
 def test_resume_concludes_whatever_became_of_the_dag_and_its_connections() -> None:
@@ -616,12 +640,14 @@ def test_rendered_text_becomes_what_the_argument_needs() -> None:
     }  # fmt: skip
     task.render_template_fields({"params": params})  # type: ignore[typeddict-item]
     job = spec_of(task)
-    assert (job.max_quarantine_fraction, job.force_rerun, job.regex) == (0.12, True, "a|b")
-    assert (job.concurrency, job.on_config_change, job.stall_timeout) == (4, "recompute", 7200)
-    assert job.engine_kwargs == {"hf_overrides": {"tie": False}}
-    assert job.sampling_params == {"seed": 4, "extra_args": {"text": "4"}}
+    asked = job.task_as(Generate)
+    assert (job.quality.max_quarantine, job.rerun.force, asked.regex) == (0.12, True, "a|b")
+    workers = job.engine_as(ClusterEngine).workers
+    assert (workers, job.rerun.on_config_change, job.limits.stall) == (4, "recompute", 7200)
+    assert job.engine.arguments == {"hf_overrides": {"tie": False}}
+    assert asked.sampling_params == {"seed": 4, "extra_args": {"text": "4"}}
     # To a chat template the text "False" is true; numbers it prints as they are written.
-    assert job.chat_template_kwargs == {"enable_thinking": False, "day": "20260131"}
+    assert asked.chat_template_kwargs == {"enable_thinking": False, "day": "20260131"}
     wrong = operator(quality={"max_quarantine": "{{ params.share }}"}, slice_key="k")
     wrong.render_template_fields({"params": {"share": "a lot"}})  # type: ignore[typeddict-item]
     with pytest.raises(RayLLMInputError, match=r"quality.max_quarantine.*'a lot'"):
@@ -664,7 +690,7 @@ def test_run_cannot_choose_the_code_of_an_engine(rendered: Any) -> None:
     with pytest.raises(RayLLMInputError, match="which code runs"):
         spec_of(task)
     own = {"kwargs": {"trust_remote_code": True}, "kind": "ray_data_llm"}
-    assert spec_of(operator(engine=own, slice_key="k")).engine_kwargs == {"trust_remote_code": True}
+    assert spec_of(operator(engine=own, slice_key="k")).engine.arguments == {"trust_remote_code": True}
 
 
 def test_mapped_task_cannot_choose_code_either(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -682,7 +708,7 @@ def test_mapped_task_cannot_choose_code_either(monkeypatch: pytest.MonkeyPatch) 
         return spec_of(task, **{**context_of(operator()), "dag": dag})
 
     job = spec(quality={"max_attempts": 2})
-    assert (job.max_row_attempts, job.engine_kwargs) == (2, {"trust_remote_code": True})
+    assert (job.quality.max_attempts, job.engine.arguments) == (2, {"trust_remote_code": True})
     for code in (
         {"engine": {"kind": "evil:Engine"}},
         {"postprocess": "os:system"},
@@ -700,11 +726,11 @@ def test_profile_is_the_connections_and_leaves_override_it(monkeypatch: pytest.M
     small = {"accelerator": "L4", "workers": 2, "kwargs": {"max_model_len": 512, "seed": 1}}
     has(small=small, big={"accelerator": "H100"})
     job = spec_of(operator(engine="small", slice_key="k"))
-    assert (job.engine, job.accelerator_type, job.concurrency) == ("auto", "L4", 2)
+    assert (job.engine.kind, job.engine.gpu, job.engine_as(ClusterEngine).workers) == ("vllm", "L4", 2)
     changed = {"profile": "small", "workers": 3, "kwargs": {"seed": 2}}
     job = spec_of(operator(engine=changed, slice_key="k"))
-    assert (job.accelerator_type, job.concurrency) == ("L4", 3)
-    assert job.engine_kwargs == {"max_model_len": 512, "seed": 2}
+    assert (job.engine.gpu, job.engine_as(ClusterEngine).workers) == ("L4", 3)
+    assert job.engine.arguments == {"max_model_len": 512, "seed": 2}
     with pytest.raises(RayLLMInputError, match=r"'smal' is neither .* it has 'big', 'small'"):
         spec_of(operator(engine="smal", slice_key="k"))
     has(small={**small, "kind": "evil:Engine"})
@@ -726,8 +752,8 @@ def test_profile_and_leaves_that_are_not_given_or_wrong(monkeypatch: pytest.Monk
     connection = {"conn_type": "ray", "host": "http://ray:8265", "extra": {"engines": engines}}
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps(connection))
 
-    def kwargs(**engine: Any) -> dict[str, Any]:
-        return spec_of(operator(engine=engine, slice_key="k")).engine_kwargs
+    def kwargs(**engine: Any) -> Any:
+        return spec_of(operator(engine=engine, slice_key="k")).engine.arguments
 
     assert (
         kwargs(profile="none", kwargs={"seed": 2}) == kwargs(profile=None, kwargs={"seed": 2}) == {"seed": 2}
@@ -746,7 +772,7 @@ def test_prompt_may_be_a_file_beside_the_dag(tmp_path: Path) -> None:
     task.resolve_template_files()
     task.render_template_fields({"params": {"x": "short"}})  # type: ignore[typeddict-item]
     job = spec_of(task)
-    assert (job.prompt, job.choices) == ("In short: {a}", ("README.md", "b"))
+    assert (job.task.prompt, job.task_as(Generate).choices) == ("In short: {a}", ("README.md", "b"))
 
 
 @pytest.mark.parametrize("given", [
@@ -783,7 +809,7 @@ def test_prompt_without_anything_of_the_row_is_refused(given: dict[str, Any]) ->
     {"adapter": {"column": "a", "paths": {"x": "s3://b/x"}}},
 ])  # fmt: skip
 def test_prompt_may_be_the_same_where_rows_bring_something_else(given: dict[str, Any]) -> None:
-    assert spec_of(operator(prompt="Describe it.", slice_key="k", **given)).prompt == "Describe it."
+    assert spec_of(operator(prompt="Describe it.", slice_key="k", **given)).task.prompt == "Describe it."
 
 
 @pytest.mark.parametrize("given", [
@@ -796,7 +822,7 @@ def test_what_is_rendered_later_may_name_a_column(given: dict[str, Any]) -> None
 
 
 def test_groups_have_the_leaves_that_their_types_have() -> None:
-    types = {name.lower(): getattr(groups, name) for name in map(str.capitalize, GROUPS)}
-    assert {name: set(t.__annotations__) - {"profile"} for name, t in types.items()} == {
-        name: set(leaves) for name, leaves in GROUPS.items()
+    types = {name: getattr(groups, name.capitalize()) for name in LEAVES_OF}
+    assert {name: set(t.__annotations__) for name, t in types.items()} == {
+        name: set(leaves) for name, leaves in LEAVES_OF.items()
     }

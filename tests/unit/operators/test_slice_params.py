@@ -87,10 +87,10 @@ def test_their_templates_give_the_operator_their_values(
         )  # fmt: skip
     task.render_template_fields({"params": values(**conf)})  # type: ignore[arg-type]
     job = task.slice_job(context_of(task))[0]
-    assert (job.model_source, job.accelerator_type) == ("small", "L4")
-    assert job.max_rows == conf.get("max_rows")
-    assert (job.force_rerun, job.retry_quarantined) == (bool(conf), bool(conf))
-    assert job.max_quarantine_fraction == (1 if conf else 0.1)
+    assert (job.model_source, job.engine.gpu) == ("small", "L4")
+    assert job.source.max_rows == conf.get("max_rows")
+    assert (job.rerun.force, job.rerun.retry_quarantined) == (bool(conf), bool(conf))
+    assert job.quality.max_quarantine == (1 if conf else 0.1)
 
 
 def test_range_is_each_of_its_days() -> None:

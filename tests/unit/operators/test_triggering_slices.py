@@ -33,7 +33,7 @@ def published(key: str, asset: str = "table", **more: Any) -> AssetEventDagRunRe
     """The event of a task of this provider, with what it put into it."""
     outlet = Asset(asset)
     recorded = SimpleNamespace(extra={})
-    job = slice_job(slice_key=key, max_rows=more.pop("trial", None))
+    job = slice_job(slice_key=key, source__max_rows=more.pop("trial", None))
     record_asset_events(
         [outlet], {outlet: recorded}, job, {**RESULT, "slice_key": key, **more},  # type: ignore[arg-type]
         partition_key=None, emit_partition=False,

@@ -108,7 +108,7 @@ def test_other_columns_than_the_tables_are_refused_before_a_row_is_paid(
     table.give(2, x=["b"], **columns)
     table.run(1)
     table.refuse(2, rf"(?s){match}.*source.column_types.*columns=.*publish.on_schema_change='accept'")
-    table.run(2, on_schema_change="accept")
+    table.run(2, publish__on_schema_change="accept")
 
 
 def test_column_that_a_slice_lacks_is_null_there(table: Table) -> None:
@@ -125,12 +125,17 @@ def test_accepted_change_is_the_tables_from_then_on_and_costs_no_token_where_the
     table.give(1, x=["a"], y=[1])
     table.give(2, x=["b"], y=[1.5])
     table.run(1)
-    table.run(2, on_schema_change="accept")
+    table.run(2, publish__on_schema_change="accept")
     table.refuse(
-        1, "column 'y' is int64, and double in the table", on_config_change="recompute", prompt="{x}!"
+        1, "column 'y' is int64, and double in the table", rerun__on_config_change="recompute", prompt="{x}!"
     )
     paid = table.cluster.answered
-    table.run(1, on_config_change="recompute", on_schema_change="accept", column_types={"y": "float64"})
+    table.run(
+        1,
+        rerun__on_config_change="recompute",
+        publish__on_schema_change="accept",
+        source__column_types={"y": "float64"},
+    )
     assert (table.read("y"), table.cluster.answered) == ([1.0, 1.5], paid)
 
 
@@ -138,7 +143,7 @@ def test_slice_that_is_alone_in_its_table_may_change_its_columns(table: Table) -
     table.give(1, x=["a"], y=[1])
     table.run(1)
     table.give(1, x=["a"], y=["text"], z=[1])
-    table.run(1, on_input_change="recompute")
+    table.run(1, rerun__on_input_change="recompute")
     assert (table.read("y"), table.read("z")) == (["text"], [1])
 
 
@@ -172,7 +177,7 @@ def _once(call: Callable[[pa.Table], None]) -> Callable[[pa.Table], None]:
     return lambda batch: calls.pop()(batch) if calls else None
 
 
-@pytest.mark.parametrize("given", [{"columns": ["x"]}, {"column_types": {"y": "float64"}}])
+@pytest.mark.parametrize("given", [{"columns": ["x"]}, {"source__column_types": {"y": "float64"}}])
 def test_refused_slice_is_published_by_what_its_error_says(table: Table, given: dict[str, Any]) -> None:
     table.give(1, x=["a"], y=[1.5])
     table.give(2, x=["b"], y=[1])

@@ -20,14 +20,16 @@ from tests.support.self_naming_rows import Killed, assert_own_answers, kill_afte
 @pytest.fixture
 def job(tmp_path: Path) -> SliceJob:
     write_rows(tmp_path / "in" / "a.parquet", [*(f"row {i}" for i in range(20)), "fail"])
-    return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", on_config_change="recompute")
+    return job_of(
+        input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", rerun__on_config_change="recompute"
+    )
 
 
 @pytest.mark.slow
 def test_quarantine_on_other_storage_is_refused_before_a_row_is_paid(job: SliceJob, dialect: Dialect) -> None:
     cluster = InProcess()
     with pytest.raises(SliceError, match="is on other storage than"):
-        run_in_process(changed(job, quarantine_path="s3://lake/quarantine"), cluster)
+        run_in_process(changed(job, publish__quarantine_path="s3://lake/quarantine"), cluster)
     assert cluster.answered == 0
 
 
@@ -35,7 +37,7 @@ def test_quarantine_that_is_to_be_elsewhere_moves_with_the_next_version(
     job: SliceJob, tmp_path: Path
 ) -> None:
     run_in_process(job)
-    moved, cluster = changed(job, quarantine_path=f"{tmp_path}/failed"), InProcess()
+    moved, cluster = changed(job, publish__quarantine_path=f"{tmp_path}/failed"), InProcess()
     assert (run_in_process(moved, cluster).outcome, cluster.answered) == ("unchanged", 0)
     run_in_process(changed(moved, prompt="{name} again"))
     failed = [p.parent.parent.name for p in tmp_path.rglob("quarantine-*.parquet")]
@@ -44,7 +46,7 @@ def test_quarantine_that_is_to_be_elsewhere_moves_with_the_next_version(
 
 
 def test_metadata_of_another_table_is_refused_and_nothing_removed(job: SliceJob, tmp_path: Path) -> None:
-    one = changed(job, metadata_path=f"{tmp_path}/metadata")
+    one = changed(job, publish__metadata_path=f"{tmp_path}/metadata")
     run_in_process(one)
     other, cluster = changed(one, output_path=f"{tmp_path}/other"), InProcess()
     with pytest.raises(
@@ -92,7 +94,7 @@ def test_rows_of_a_damaged_version_that_is_built_again_are_kept_while_others_see
     content = file.read_bytes()
     file.unlink()
     file.write_bytes(bytes([content[0], content[1], content[2], content[3], content[4] ^ 1]) + content[5:])
-    checked = changed(job, verify="content")
+    checked = changed(job, rerun__verify="content")
     with pytest.raises(Killed):
         run_in_process(checked, kill_after(12))
     assert run_in_process(job).outcome == "unchanged"

@@ -22,9 +22,9 @@ def job_in(folder: Path, names: list[str], key: str = "2026-01-31", **given: Any
     source = folder / "in" / key
     source.mkdir(parents=True)
     pq.write_table(pa.table({"name": pa.array(names, pa.string())}), source / "a.parquet")
-    several = {"engine": "vllm", "choices": ["x", "y"], "multi_label": True, "label_confidence": True}
+    several = {"engine": "vllm", "choices": ["x", "y"], "labels__multi": True, "labels__confidence": True}
     return job_of(
-        slice_key=key, input_path=str(source), output_path=f"{folder}/out", max_quarantine_fraction=1.0,
+        slice_key=key, input_path=str(source), output_path=f"{folder}/out", quality__max_quarantine=1.0,
         **{**several, **given},
     )  # fmt: skip
 
@@ -48,13 +48,13 @@ def published(job: SliceJob) -> list[list[tuple[str, float]]]:
 
 
 def test_rows_keep_their_probabilities_when_others_are_answered_again_or_added(tmp_path: Path) -> None:
-    job = job_in(tmp_path, ["a", "fail"], on_input_change="extend")
+    job = job_in(tmp_path, ["a", "fail"], rerun__on_input_change="extend")
     run_with(job, 0.9, 0.1)
     pq.write_table(pa.table({"name": ["b"]}), tmp_path / "in" / job.slice_key / "b.parquet")
     assert run_with(job, 0.2, 0.8).counts.resumed == 2
     first, added = [("x", 0.9), ("y", 0.1)], [("x", 0.2), ("y", 0.8)]
     assert published(job) == [first, added]
-    report = run_with(changed(job, retry_quarantined=True), 0.3, 0.7, bad="")
+    report = run_with(changed(job, rerun__retry_quarantined=True), 0.3, 0.7, bad="")
     assert (report.counts.succeeded, report.counts.resumed) == (3, 2)
     assert published(job) == [first, [("x", 0.3), ("y", 0.7)], added]
 
@@ -62,7 +62,7 @@ def test_rows_keep_their_probabilities_when_others_are_answered_again_or_added(t
 def test_days_of_other_labels_are_one_table(tmp_path: Path) -> None:
     run_with(job_in(tmp_path, ["a"], "2026-01-01"), 0.9, 0.1)
     run_with(job_in(tmp_path, ["b"], "2026-01-02", choices=["x", "y", "z"]), 0.2, 0.3, 0.8)
-    run_with(job_in(tmp_path, [], "2026-01-03", on_empty="publish"))
+    run_with(job_in(tmp_path, [], "2026-01-03", source__on_empty="publish"))
     files, column = f"{tmp_path}/out/**/*.parquet", "answer_probability"
     query = f"select {column}['z'] > 0.5 from '{files}' order by name"
     assert duckdb.sql(query).fetchall() == [(None,), (True,)]

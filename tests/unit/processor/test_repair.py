@@ -67,7 +67,7 @@ def job(tmp_path: Path) -> SliceJob:
         output_path=f"{tmp_path}/out",
         prompt="{n}",
         output_schema=SCHEMA,
-        repair=2,
+        quality__repair=2,
     )
 
 
@@ -111,7 +111,7 @@ def test_invalid_answer_is_asked_again_with_what_is_wrong_and_all_its_tokens_cou
 
 def test_without_repair_a_row_with_an_invalid_answer_is_asked_once(job: SliceJob) -> None:
     cluster = InProcess(answer=Model())
-    report = run(changed(job, repair=0), cluster)
+    report = run(changed(job, quality__repair=0), cluster)
     assert cluster.answered == N
     assert report.counts.invalid_output == 5
     assert {n: kind for n, (kind, _) in quarantined(job).items()} == {
@@ -152,14 +152,14 @@ def test_kill_between_attempts_loses_no_row_and_no_attempt(job: SliceJob, batche
 def test_rows_that_were_given_up_are_asked_from_the_start_by_a_retry(job: SliceJob) -> None:
     run(job, InProcess(answer=Model()))
     again = Model()
-    report = run(changed(job, retry_quarantined=True), InProcess(answer=again))
+    report = run(changed(job, rerun__retry_quarantined=True), InProcess(answer=again))
     assert [len(c) for c in again.conversations] == [1, 1, 3, 5]
     assert report.counts.invalid_output == 2
     assert set(quarantined(job)) == {18, CUT}
 
 
 def test_share_of_invalid_answers_has_a_limit_of_its_own(job: SliceJob) -> None:
-    strict = changed(job, repair=1, max_invalid_fraction=0.04)  # 2.4 rows; 17, 18 and 50 remain
+    strict = changed(job, quality__repair=1, quality__max_invalid=0.04)  # 2.4 rows; 17, 18 and 50 remain
     with pytest.raises(
         SliceError,
         match=r"3 of 60 rows have an invalid answer, which is more than quality.max_invalid 0.04: "
@@ -168,14 +168,14 @@ def test_share_of_invalid_answers_has_a_limit_of_its_own(job: SliceJob) -> None:
         run(strict, InProcess(answer=Model()))
     assert shown(job) == set()
     cluster = InProcess(answer=Model())
-    report = run(changed(strict, max_invalid_fraction=0.05), cluster)
+    report = run(changed(strict, quality__max_invalid=0.05), cluster)
     assert (report.counts.invalid_output, cluster.answered) == (3, 0)
 
 
 def test_slice_with_too_many_invalid_answers_is_not_answered_to_its_end(job: SliceJob) -> None:
     cluster = InProcess(answer=Model(), batch=5)
     with pytest.raises(SliceError, match=r"quality.max_invalid 0.01"):
-        run(changed(job, repair=0, max_invalid_fraction=0.01), cluster)
+        run(changed(job, quality__repair=0, quality__max_invalid=0.01), cluster)
     assert cluster.answered < N
 
 

@@ -32,7 +32,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SliceJob:
     pq.write_table(pa.table({"name": [f"n{i}" for i in range(10_000)]}), tmp_path / "in.parquet")
     return job_of(
         input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", engine="auto",
-        model_source=f"{tmp_path}/model", concurrency=(1, 4), engine_kwargs={"max_model_len": 4096},
+        model_source=f"{tmp_path}/model", engine__workers=(1, 4), engine__kwargs={"max_model_len": 4096},
     )  # fmt: skip
 
 
@@ -91,7 +91,7 @@ def test_time_and_cost_are_drawn_from_the_newest_like_slice(job: SliceJob, tmp_p
 def test_what_is_wrong_is_part_of_the_plan(
     job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wrong = changed(job, engine_kwargs={"tensor_parallel_size": 3})
+    wrong = changed(job, engine__kwargs={"tensor_parallel_size": 3})
     (tmp_path / "spec.json").write_text(wrong.model_dump_json())
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody there
     assert main(["plan", str(tmp_path / "spec.json")]) == 1
@@ -125,11 +125,11 @@ def test_published_slice_has_nothing_to_do(job: SliceJob) -> None:
 def test_engine_is_chosen_by_what_the_job_needs(job: SliceJob) -> None:
     for given, name in (
         ({}, "VllmEngine"),
-        ({"engine_kwargs": {"task_type": "embed"}}, "RayDataLLM"),
-        ({"engine_kwargs": {"tokenizer_mode": "mistral"}}, "RayDataLLM"),
+        ({"engine__kwargs": {"task_type": "embed"}}, "RayDataLLM"),
+        ({"engine__kwargs": {"tokenizer_mode": "mistral"}}, "RayDataLLM"),
         ({"model_source": "s3://models/a"}, "RayDataLLM"),
     ):
-        plan = plan_run(changed(job, **given), None).engine
+        plan = plan_run(changed(job, engine="auto", **given), None).engine
         assert plan is not None
         assert plan.name == name
 
@@ -138,12 +138,12 @@ L4 = facts.ClusterFacts({"CPU": 8, "GPU": 1, "accelerator_type:L4": 1}, {}, 1, 2
 
 
 def test_limit_is_what_rows_need_and_what_the_cache_holds_at_most(job: SliceJob) -> None:
-    auto = changed(job, engine_kwargs={"max_model_len": "auto"}, concurrency="auto")
+    auto = changed(job, engine__kwargs={"max_model_len": "auto"}, engine__workers="auto")
     engine = VllmEngine(auto, 10_000)
     assert (engine.max_model_len, engine.workers) == (None, (1, 1))
     # The model's own limit, which does not fit, is not checked.
     assert preflight_findings(engine.plan, 10_000, L4) == []
-    unlimited = VllmEngine(changed(job, engine_kwargs={}), 10_000)
+    unlimited = VllmEngine(changed(job, engine__kwargs={}), 10_000)
     assert [f.code for f in preflight_findings(unlimited.plan, 10_000, L4)] == ["cache_under_one_row"]
     engine.choose_sizes(facts.SizingInputs(L4, facts.TokenLengthSample([300] * 199 + [5000], 131_072)))
     assert (engine.engine_kwargs["max_model_len"], engine.limit_can_be_raised) == (320, True)
@@ -158,7 +158,9 @@ def test_limit_is_what_rows_need_and_what_the_cache_holds_at_most(job: SliceJob)
     assert preflight_findings(engine.plan, 2, L4) == []
 
     # A limit beyond the model's own, as some overrides have it, is raised no more either.
-    asked = VllmEngine(changed(job, engine_kwargs={"max_model_len": 65_536}, on_too_long="raise_limit"), 10)
+    asked = VllmEngine(
+        changed(job, engine__kwargs={"max_model_len": 65_536}, quality__on_too_long="raise_limit"), 10
+    )
     asked.choose_sizes(facts.SizingInputs(None, facts.TokenLengthSample([70_000], 32_768), limit_raised=True))
     assert (asked.max_model_len, asked.limit_can_be_raised) == (65_536, False)
 
@@ -170,18 +172,18 @@ def test_workers_and_compiling_follow_the_cluster_and_earlier_slices(job: SliceJ
         (10_000, facts.PastThroughput("2026-01-30", 400.0, 60.0), (1, 8), True),  # 3 s of work
         (100, None, (1, 1), True),
     ):
-        engine = VllmEngine(changed(job, concurrency="auto"), rows)
+        engine = VllmEngine(changed(job, engine__workers="auto"), rows)
         engine.choose_sizes(facts.SizingInputs(many, past_throughput=pace))
         assert engine.workers == workers
         assert bool(engine.engine_kwargs.get("enforce_eager")) == eager
-    asked = VllmEngine(changed(job, engine_kwargs={"enforce_eager": False}), 100)
+    asked = VllmEngine(changed(job, engine__kwargs={"enforce_eager": False}), 100)
     asked.choose_sizes(facts.SizingInputs(many))
     assert asked.engine_kwargs["enforce_eager"] is False
 
 
 def test_steps_of_a_full_engine_have_cuda_graphs_unless_the_job_says_which(job: SliceJob) -> None:
     def graphs(gpu_bytes: int = 80 * 1024**3, **engine_kwargs: Any) -> Any:
-        engine = VllmEngine(changed(job, engine_kwargs=engine_kwargs), 10_000)
+        engine = VllmEngine(changed(job, engine__kwargs=engine_kwargs), 10_000)
         engine.choose_sizes(facts.SizingInputs(facts.ClusterFacts({"GPU": 1}, {}, 1, gpu_bytes)))
         return engine.engine_kwargs.get("cudagraph_capture_sizes")
 
@@ -197,7 +199,7 @@ def test_steps_of_a_full_engine_have_cuda_graphs_unless_the_job_says_which(job: 
 def test_plan_of_a_slice_that_shares_its_engine_asks_no_cluster(
     job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shared = changed(job, engine_scope="shared")
+    shared = changed(job, engine__scope="shared")
     (tmp_path / "spec.json").write_text(shared.model_dump_json())
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")  # nobody there
     assert main(["plan", str(tmp_path / "spec.json")]) == 0

@@ -52,7 +52,7 @@ def test_finished_slice_is_a_no_op(job: SliceJob) -> None:
     assert report.counts.planned == report.counts.succeeded == 2
     cluster = InProcess()
     assert run(job, cluster) == report.model_copy(update={"outcome": "unchanged"})
-    assert run(changed(job, batch_size=7), cluster).outcome == "unchanged"
+    assert run(changed(job, engine__batch_size=7), cluster).outcome == "unchanged"
     assert cluster.answered == 0
     assert current_report(job) == report
     assert finished_report(job) == report.model_copy(update={"outcome": "unchanged"})
@@ -71,7 +71,7 @@ def test_lease_that_a_dead_publisher_left_is_removed_by_the_next_run(job: SliceJ
 def test_forced_run_answers_a_finished_slice_again(job: SliceJob) -> None:
     run(job)
     cluster = InProcess()
-    forced = changed(job, force_rerun=True)
+    forced = changed(job, rerun__force=True)
     assert finished_report(forced) is None
     for times in (1, 2):
         assert run(forced, cluster).outcome == "published"
@@ -84,7 +84,7 @@ def test_earlier_version_is_not_the_result_of_a_forced_run_that_died(job: SliceJ
     def named(job: SliceJob, name: str) -> Report:
         return run_slice(job, lambda progress: None, InProcess(), name=name)
 
-    forced = changed(job, force_rerun=True)
+    forced = changed(job, rerun__force=True)
     first = named(forced, "first")
     assert report_of_run(forced, "first") == first
     assert report_of_run(forced, "killed") is None
@@ -101,7 +101,7 @@ def test_changed_configuration_follows_the_policy(job: SliceJob) -> None:
         run(other)
     assert current_report(other) is finished_report(other) is None
     assert answers(job) == ["a", "b"]
-    run(changed(other, on_config_change="recompute"))
+    run(changed(other, rerun__on_config_change="recompute"))
     assert answers(job) == ["Other a", "Other b"]
 
 
@@ -112,7 +112,7 @@ def test_changed_input_follows_the_policy(job: SliceJob) -> None:
     with pytest.raises(SliceError, match=r"then 1 file\(s\) of 2 rows; now 2"):
         run(job)
     cluster = InProcess()
-    assert run(changed(job, on_input_change="recompute"), cluster).counts.planned == 3
+    assert run(changed(job, rerun__on_input_change="recompute"), cluster).counts.planned == 3
     assert cluster.answered == 3
     assert answers(job) == ["a", "b", "c"]
 
@@ -122,7 +122,7 @@ def test_extending_keeps_the_finished_rows(job: SliceJob) -> None:
     add_file(job, "0.parquet", ["zero"])
     add_file(job, "b.parquet", ["c", "d"])
     cluster = InProcess()
-    report = run(changed(job, on_input_change="extend"), cluster)
+    report = run(changed(job, rerun__on_input_change="extend"), cluster)
     assert cluster.answered == 3
     assert answers(job) == ["zero", "a", "b", "c", "d"]
     assert (report.counts.planned, report.counts.succeeded, report.counts.resumed) == (5, 5, 2)
@@ -134,7 +134,7 @@ def test_extending_refuses_a_file_that_changed(job: SliceJob) -> None:
     run(job)
     add_file(job, "a.parquet", ["a", "b", "more"])
     with pytest.raises(SliceError, match=r"only adds files, but .*a\.parquet changed"):
-        run(changed(job, on_input_change="extend"))
+        run(changed(job, rerun__on_input_change="extend"))
     assert answers(job) == ["a", "b"]
 
 
@@ -146,7 +146,7 @@ def test_input_that_changed_half_way_follows_the_policy(job: SliceJob) -> None:
     with pytest.raises(SliceError, match=r"half finished.*rerun.on_input_change='recompute' or 'extend'"):
         run(job)
     cluster = InProcess()
-    report = run(changed(job, on_input_change="recompute"), cluster)
+    report = run(changed(job, rerun__on_input_change="recompute"), cluster)
     assert cluster.answered == 2  # the rows of the file that did not change are kept
     assert (report.counts.planned, report.counts.resumed) == (4, 2)
     assert answers(job) == ["a", "b", "fine", "too"]
@@ -166,7 +166,7 @@ def test_damaged_commit_is_reported_and_can_be_forced(job: SliceJob) -> None:
     commit.write_bytes(commit.read_bytes().replace(b'"rows"', b'"r0ws"'))
     with pytest.raises(SliceError, match=r"commit-000001\.json is damaged.*rerun.force=True"):
         run(job)
-    assert run(changed(job, force_rerun=True)).outcome == "published"
+    assert run(changed(job, rerun__force=True)).outcome == "published"
     assert run(job).outcome == "unchanged"
 
 
@@ -182,7 +182,7 @@ def test_slice_of_a_schedule_that_was_moved_is_redone_when_that_is_forced(job: S
     moved = changed(job, slice_instant="2026-01-31T02:30:00+00:00")
     with pytest.raises(SliceError, match=r"time of day was moved.* slice_key .*rerun\.force"):
         run(moved)
-    assert run(changed(moved, force_rerun=True)).published_version == 2
+    assert run(changed(moved, rerun__force=True)).published_version == 2
     assert run(moved).outcome == "unchanged"
 
 
@@ -205,7 +205,11 @@ def test_key_of_another_instant_names_the_timezone_where_it_may_have_changed(job
 
 
 def test_error_about_a_repeated_hour_advises_a_format_that_tells_it_apart(job: SliceJob) -> None:
-    hour = {"slice_key": "2025-10-26T02", "slice_timezone": "Europe/Berlin", "slice_format": "%Y-%m-%dT%H"}
+    hour = {
+        "slice_key": "2025-10-26T02",
+        "slice_timezone": "Europe/Berlin",
+        "source__slice_format": "%Y-%m-%dT%H",
+    }
     run(changed(job, **hour, slice_instant="2025-10-26T00:00:00+00:00"))
     with pytest.raises(SliceError, match="an hourly DAG needs '%Y-%m-%dT%H%z'"):
         run(changed(job, **hour, slice_instant="2025-10-26T01:00:00+00:00"))
@@ -216,19 +220,19 @@ def test_empty_slice_follows_the_policy(job: SliceJob, tmp_path: Path) -> None:
     with pytest.raises(SliceError, match="matches no file"):
         run(nothing)
     with pytest.raises(SliceError, match=r"no file that holds anything where day is '2026-01-31'\. Check"):
-        run(changed(nothing, slice_column="day"))
-    skipped = run(changed(nothing, on_empty="skip"))
+        run(changed(nothing, source__column="day"))
+    skipped = run(changed(nothing, source__on_empty="skip"))
     assert (skipped.outcome, skipped.counts.planned) == ("empty", 0)
     assert not Path(job.slice_path).exists()
     with pytest.raises(SliceError, match=r"no slice of .*/out shows which columns"):
-        run(changed(nothing, on_empty="publish"))
+        run(changed(nothing, source__on_empty="publish"))
     assert not Path(job.slice_path).exists()
 
 
 def test_slice_without_rows_says_what_its_column_holds(job: SliceJob) -> None:
     add_file(job, "a.parquet", ["31.01.2026", "01.02.2026"])
     with pytest.raises(SliceError, match=r"where x is .*: that column \(string\) begins with \['31.01.2026'"):
-        run(changed(job, slice_column="x", columns=["x"]))
+        run(changed(job, source__column="x", columns=["x"]))
 
 
 def vanish(job: SliceJob) -> None:
@@ -242,7 +246,7 @@ def test_slice_whose_input_vanished_keeps_its_rows_and_says_so_when_empty_ones_a
 ) -> None:
     first = run(job)
     vanish(job)
-    report = run(changed(job, on_empty="skip", on_input_change=policy))
+    report = run(changed(job, source__on_empty="skip", rerun__on_input_change=policy))
     assert report == first.model_copy(update={"outcome": "kept"})
     assert result_lines(report) == [
         f"kept: the input is empty now, and the 2 rows of version 1 stay in {job.slice_path}"
@@ -253,10 +257,10 @@ def test_slice_whose_input_vanished_keeps_its_rows_and_says_so_when_empty_ones_a
 def test_kept_version_may_be_of_another_configuration(job: SliceJob) -> None:
     first = run(job)
     vanish(job)
-    other = changed(job, prompt="Other {x}", on_empty="skip", on_input_change="recompute")
+    other = changed(job, prompt="Other {x}", source__on_empty="skip", rerun__on_input_change="recompute")
     with pytest.raises(SliceError, match="published with another configuration"):
         run(other)
-    report = run(changed(other, on_config_change="recompute"))
+    report = run(changed(other, rerun__on_config_change="recompute"))
     assert (report.outcome, report.fingerprint) == ("kept", first.fingerprint)
 
 
@@ -265,7 +269,7 @@ def test_input_that_vanished_is_another_input_whatever_empty_slices_are(job: Sli
     run(job)
     vanish(job)
     with pytest.raises(SliceError, match="is published from other input"):
-        run(changed(job, on_empty=on_empty))
+        run(changed(job, source__on_empty=on_empty))
     assert answers(job) == ["a", "b"]
 
 
@@ -274,14 +278,14 @@ def test_damaged_version_of_an_input_that_vanished_is_no_empty_slice(job: SliceJ
     vanish(job)
     parts(job)[0].unlink()
     with pytest.raises(SliceError, match=r"version 1 of .* is damaged, and .* holds no row"):
-        run(changed(job, on_empty="skip", on_input_change="recompute"))
+        run(changed(job, source__on_empty="skip", rerun__on_input_change="recompute"))
 
 
 def test_slice_that_became_empty_leaves_no_old_rows_behind(job: SliceJob) -> None:
     run(job)
     before = pq.read_schema(parts(job)[0])
     vanish(job)
-    report = run(changed(job, on_empty="publish", on_input_change="recompute"))
+    report = run(changed(job, source__on_empty="publish", rerun__on_input_change="recompute"))
     assert (report.outcome, report.published_version) == ("empty", 2)
     [part] = parts(job)
     assert (pq.read_schema(part), pq.read_metadata(part).num_rows) == (before, 0)
@@ -292,24 +296,26 @@ def upper(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "given", [{}, {"postprocess": f"{__name__}:upper"}, {"file_per_input": True}], ids=str
+    "given", [{}, {"postprocess": f"{__name__}:upper"}, {"publish__file_per_input": True}], ids=str
 )
 def test_slice_without_any_file_has_the_columns_of_its_table(job: SliceJob, given: dict[str, Any]) -> None:
     job = changed(job, **given)
     run(job)
-    nothing = changed(job, slice_key="2026-02-01", input_path=f"{job.input_path}none/", on_empty="publish")
+    nothing = changed(
+        job, slice_key="2026-02-01", input_path=f"{job.input_path}none/", source__on_empty="publish"
+    )
     assert run(nothing).outcome == "empty"
     assert run(nothing).outcome == "unchanged"
     assert pq.read_schema(parts(nothing)[0]) == pq.read_schema(parts(job)[0])
     table = f"{job.output_table}/**/*.parquet"
     assert pl.read_parquet(table).height == duckdb.sql(f"from '{table}'").shape[0] == 2
     cluster = InProcess()
-    again = changed(nothing, input_path=job.input_path, on_input_change="recompute")
+    again = changed(nothing, input_path=job.input_path, rerun__on_input_change="recompute")
     assert (run(again, cluster).outcome, cluster.answered) == ("published", 2)
 
 
 def test_empty_slice_of_a_known_table_keeps_its_columns(job: SliceJob) -> None:
-    run(changed(job, slice_column="x", slice_key="nobody", on_empty="publish"))
+    run(changed(job, source__column="x", slice_key="nobody", source__on_empty="publish"))
     assert pq.read_table(changed(job, slice_key="nobody").slice_path).schema.names == ["x", "answer"]
 
 
@@ -319,10 +325,10 @@ def test_empty_slice_of_a_known_table_keeps_its_columns(job: SliceJob) -> None:
     ({"output_column": "x"}, "choose another output_column"),
     ({"columns": ["nope"]}, r"columns names \['nope'\]"),
     ({"engine": "json:loads"}, "not a subclass"),
-    ({"engine_kwargs": {"max_model_length": 3}}, "did you mean 'max_model_len'"),
+    ({"engine__kwargs": {"max_model_length": 3}}, "did you mean 'max_model_len'"),
     ({"sampling_params": {"max_token": 3}}, "did you mean 'max_tokens'"),
     ({"prompt": None, "preprocess": "nowhere:f"}, "Ship its code with code_paths"),
-    ({"postprocess": "json:nothing"}, "cannot be loaded"), ({"accelerator_type": "L4"}, "CPU build"),
+    ({"postprocess": "json:nothing"}, "cannot be loaded"), ({"engine__accelerator": "L4"}, "CPU build"),
 ])  # fmt: skip
 def test_what_cannot_work_is_refused_before_a_cluster_is_asked(
     job: SliceJob, given: dict[str, Any], says: str
@@ -332,7 +338,7 @@ def test_what_cannot_work_is_refused_before_a_cluster_is_asked(
     assert not Path(job.slice_path).exists()
 
 
-@pytest.mark.parametrize("field", ["output_path", "metadata_path", "quarantine_path"])
+@pytest.mark.parametrize("field", ["output_path", "publish__metadata_path", "publish__quarantine_path"])
 def test_output_inside_the_input_is_refused(job: SliceJob, field: str) -> None:
     with pytest.raises(SliceError, match=rf"{job.input_path}out.* lies inside the input"):
         run(changed(job, **{field: f"{job.input_path}out"}))
@@ -341,9 +347,11 @@ def test_output_inside_the_input_is_refused(job: SliceJob, field: str) -> None:
 @pytest.mark.parametrize("metadata", ["beside the table", "elsewhere"])
 def test_trial_run_never_meets_the_published_slice(job: SliceJob, tmp_path: Path, metadata: str) -> None:
     if metadata == "elsewhere":
-        job = changed(job, metadata_path=f"{tmp_path}/meta", quarantine_path=f"{tmp_path}/bad")
+        job = changed(
+            job, publish__metadata_path=f"{tmp_path}/meta", publish__quarantine_path=f"{tmp_path}/bad"
+        )
     run(job)
-    trial = changed(job, max_rows=1)
+    trial = changed(job, source__max_rows=1)
     assert current_report(trial) is None
     assert trial.slice_path != job.slice_path
     assert run(trial).published_version == 1
@@ -416,14 +424,14 @@ def test_other_columns_beside_the_answers_are_published_without_asking_a_row_aga
     pq.write_table(pa.table({"name": names, "x": [1, 2, 3], "y": ["p", "q", "r"]}), tmp_path / "in.parquet")
     job = job_of(
         input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", columns=["name", "x"],
-        max_quarantine_fraction=0.5,
+        quality__max_quarantine=0.5,
     )  # fmt: skip
     run(job)
     with pytest.raises(SliceError, match=r"the columns beside the answers changed.*asks the model nothing"):
         run(changed(job, columns=None))
     for columns in (None, ["name"], ["y", "name"]):
         cluster = InProcess()
-        again = changed(job, columns=columns, on_config_change="recompute")
+        again = changed(job, columns=columns, rerun__on_config_change="recompute")
         report = run(again, cluster)
         assert (cluster.answered, report.counts.succeeded, report.counts.quarantined) == (0, 2, 1)
         expected = pq.read_table(tmp_path / "in.parquet", columns=columns).take([0, 2])
@@ -433,7 +441,7 @@ def test_other_columns_beside_the_answers_are_published_without_asking_a_row_aga
         [failed] = pq.read_table(job.paths.quarantine, partitioning=None).to_pylist()
         assert failed["name"] == "fail"
     # A request that reads another column is another request.
-    run(changed(job, on_config_change="recompute", prompt="{x}"), cluster := InProcess())
+    run(changed(job, rerun__on_config_change="recompute", prompt="{x}"), cluster := InProcess())
     assert cluster.answered == 3
 
 

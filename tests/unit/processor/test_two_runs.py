@@ -34,7 +34,9 @@ ROWS = 40
 def job(tmp_path: Path) -> SliceJob:
     pq.write_table(pa.table({"name": [f"n{i}" for i in range(ROWS)]}), tmp_path / "in.parquet")
     return job_of(
-        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", on_config_change="recompute"
+        input_path=f"{tmp_path}/in.parquet",
+        output_path=f"{tmp_path}/out",
+        rerun__on_config_change="recompute",
     )
 
 
@@ -129,7 +131,7 @@ def test_decision_is_made_again_by_the_policies(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
     before_commit(monkeypatch, lambda: run(asked(job, "new")))
-    mine = changed(job, on_config_change=policy)
+    mine = changed(job, rerun__on_config_change=policy)
     if policy == "recompute":
         assert run(mine).published_version == 2
         return
@@ -189,7 +191,7 @@ def test_question_that_is_asked_again_after_another_one_is_paid_again(job: Slice
 
 def test_forced_run_that_died_resumes_and_the_next_forced_one_pays_anew(job: SliceJob) -> None:
     run(job)
-    forced = changed(job, force_rerun=True)
+    forced = changed(job, rerun__force=True)
     first = kill_at(20)
     with pytest.raises(Killed):
         run(forced, first)
@@ -204,7 +206,7 @@ def test_forced_run_that_died_resumes_and_the_next_forced_one_pays_anew(job: Sli
 def test_half_finished_forced_run_counts_for_the_version_that_it_replaces_only(job: SliceJob) -> None:
     run(job)
     with pytest.raises(Killed):
-        run(changed(job, force_rerun=True), kill_at(20))
+        run(changed(job, rerun__force=True), kill_at(20))
     assert len(checkpoint_folders(job)) == 1
     run(asked(job, "new"))
     assert checkpoint_folders(job) == []
@@ -232,7 +234,7 @@ def test_two_forced_runs_that_meet_publish_one_version_each_or_attach(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(job)
-    forced = changed(job, force_rerun=True)
+    forced = changed(job, rerun__force=True)
     second = InProcess()
     before_commit(monkeypatch, lambda: run(forced, second))
     first = InProcess()
@@ -246,7 +248,7 @@ def growing(job: SliceJob, tmp_path: Path) -> SliceJob:
     """A job whose input is a folder, of one file until now."""
     (tmp_path / "in").mkdir()
     (tmp_path / "in.parquet").rename(tmp_path / "in" / "0.parquet")
-    return changed(job, input_path=f"{tmp_path}/in/", on_input_change="extend")
+    return changed(job, input_path=f"{tmp_path}/in/", rerun__on_input_change="extend")
 
 
 @pytest.mark.usefixtures("unleased")
@@ -255,7 +257,7 @@ def test_extension_whose_base_is_replaced_half_way_pays_no_row_twice(
 ) -> None:
     run(growing)
     other_answers = InProcess(answer=partial(answer_fixed, bad='"n', good='"m'))
-    run(changed(growing, force_rerun=True), other_answers)
+    run(changed(growing, rerun__force=True), other_answers)
     pq.write_table(pa.table({"name": [f"x{i}" for i in range(20)]}), tmp_path / "in" / "1.parquet")
     cluster = meets(10, lambda: restore.restore_version(growing, 1))
     report = run(growing, cluster)
@@ -304,7 +306,7 @@ def test_extension_that_meets_another_version_copies_that_ones_rows(
     job = growing
     run(job)
     pq.write_table(pa.table({"name": ["more"]}), tmp_path / "in" / "1.parquet")
-    forced = changed(job, force_rerun=True)
+    forced = changed(job, rerun__force=True)
     before_commit(monkeypatch, lambda: run(forced, InProcess()))
     cluster = InProcess()
     report = run(job, cluster)

@@ -43,7 +43,7 @@ def job_in(folder: Path, names: list[str], key: str = "2026-01-31", **given: Any
     pq.write_table(pa.table({"name": pa.array(names, pa.string())}), source / "a.parquet")
     return job_of(
         slice_key=key, input_path=str(source), output_path=f"{folder}/out", task="embed",
-        max_quarantine_fraction=1.0, **given,
+        quality__max_quarantine=1.0, **given,
     )  # fmt: skip
 
 
@@ -54,7 +54,7 @@ def run_with(job: SliceJob, **given: Any) -> Any:
 def test_rows_in_quarantine_are_answered_again_and_the_others_keep_their_vectors(tmp_path: Path) -> None:
     job = job_in(tmp_path, ["a", "fail", "ccc"])
     run_with(job)
-    report = run_with(changed(job, retry_quarantined=True), bad="")
+    report = run_with(changed(job, rerun__retry_quarantined=True), bad="")
     assert (report.counts.succeeded, report.counts.resumed) == (3, 2)
     published = pq.read_table(job.slice_path, partitioning=None).column("answer")
     assert (published.type, published.to_pylist()) == (VECTOR, [[1.0] * 3, [4.0] * 3, [3.0] * 3])
@@ -64,7 +64,7 @@ def test_slice_is_extended_by_new_files(tmp_path: Path) -> None:
     job = job_in(tmp_path, ["a"])
     run_with(job)
     pq.write_table(pa.table({"name": ["bb"]}), tmp_path / "in" / job.slice_key / "b.parquet")
-    report = run_with(changed(job, on_input_change="extend"))
+    report = run_with(changed(job, rerun__on_input_change="extend"))
     assert (report.counts.succeeded, report.counts.resumed) == (2, 1)
     published = pq.read_table(job.slice_path, partitioning=None).column("answer")
     assert (published.type, published.to_pylist()) == (VECTOR, [[1.0] * 3, [2.0] * 3])
@@ -87,7 +87,7 @@ def model_folder(folder: Path) -> str:
 
 @pytest.mark.parametrize("names", [[], ["fail", "fail"]])
 def test_day_without_a_vector_has_the_column_that_other_days_have(tmp_path: Path, names: list[str]) -> None:
-    of_all = {"model_source": model_folder(tmp_path / "model"), "on_empty": "publish"}
+    of_all = {"model_source": model_folder(tmp_path / "model"), "source__on_empty": "publish"}
     for key, rows in (("2026-01-30", names), ("2026-01-31", ["a", "bb"]), ("2026-02-01", names)):
         run_with(job_in(tmp_path, rows, key, **of_all))
     read_as_one_table(tmp_path / "out")
@@ -97,7 +97,7 @@ def test_day_without_a_vector_has_the_column_that_other_days_have(tmp_path: Path
 def test_day_without_a_vector_of_a_hub_model_has_the_column_of_earlier_days(
     tmp_path: Path, names: list[str]
 ) -> None:
-    of_all = {"model_source": "nobody/knows", "on_empty": "publish"}
+    of_all = {"model_source": "nobody/knows", "source__on_empty": "publish"}
     for key, rows in (("2026-01-31", ["a", "bb"]), ("2026-01-30", names), ("2026-02-01", names)):
         run_with(job_in(tmp_path, rows, key, **of_all))
     read_as_one_table(tmp_path / "out")
@@ -106,12 +106,12 @@ def test_day_without_a_vector_of_a_hub_model_has_the_column_of_earlier_days(
 def test_first_day_without_a_vector_is_told_and_right_once_it_is_run_again(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    of_all = {"model_source": "nobody/knows", "on_empty": "publish"}
+    of_all = {"model_source": "nobody/knows", "source__on_empty": "publish"}
     first = job_in(tmp_path, [], "2026-01-30", **of_all)
     run_with(first)
     assert "no slice of the table says how long its vectors are" in caplog.text
     run_with(job_in(tmp_path, ["a", "bb"], **of_all))
-    run_with(changed(first, force_rerun=True))
+    run_with(changed(first, rerun__force=True))
     read_as_one_table(tmp_path / "out")
 
 
@@ -122,18 +122,22 @@ def test_other_type_of_vectors_is_refused_before_a_row_is_paid_for_unless_all_da
     run_with(days[0])
     cluster = InProcess(answer=embed)
     with pytest.raises(SliceError, match=r"float>\[3\] in the table \(slice '2026-01-30'\).*embedding.dtype"):
-        run(changed(days[1], embedding_dtype="float16"), cluster)
+        run(changed(days[1], embedding__dtype="float16"), cluster)
     assert cluster.answered == 0
-    of_all = {"embedding_dtype": "float16", "on_schema_change": "accept", "on_config_change": "recompute"}
+    of_all = {
+        "embedding__dtype": "float16",
+        "publish__on_schema_change": "accept",
+        "rerun__on_config_change": "recompute",
+    }
     for job in days:
         run_with(changed(job, **of_all))
     shown = pl.read_parquet(f"{tmp_path}/out/**/*.parquet").get_column("answer")
     assert (shown.dtype, shown.to_list()) == (pl.Array(pl.Float16, SIZE), [[1.0] * SIZE, [2.0] * SIZE])
     with pytest.raises(SliceError, match=r"halffloat>\[3\] in the table"):
-        restore_version(changed(days[0], embedding_dtype="float16"), 1)
+        restore_version(changed(days[0], embedding__dtype="float16"), 1)
     monkeypatch.setattr("tests.unit.processor.test_vectors_of_a_slice.SIZE", SIZE + 1)
     with pytest.raises(SliceError, match=r"\[4\], and .*\[3\] in the table.*embedding.dimensions"):
-        run_with(job_in(tmp_path, ["ccc"], "2026-02-01", embedding_dtype="float16"))
+        run_with(job_in(tmp_path, ["ccc"], "2026-02-01", embedding__dtype="float16"))
 
 
 def test_model_that_was_replaced_half_way_is_noticed_and_said(
@@ -159,7 +163,7 @@ def test_model_that_was_replaced_half_way_is_noticed_and_said(
     monkeypatch.undo()
     assert run_with(job).counts.resumed == 2
     monkeypatch.setattr("tests.unit.processor.test_vectors_of_a_slice.SIZE", SIZE + 1)
-    report = run_with(changed(job, force_rerun=True, on_schema_change="accept"))
+    report = run_with(changed(job, rerun__force=True, publish__on_schema_change="accept"))
     assert report.counts.succeeded == 4
 
 
@@ -172,5 +176,5 @@ def test_vectors_that_a_slice_is_extended_by_are_as_long_as_its_own(
     monkeypatch.setattr("tests.unit.processor.test_vectors_of_a_slice.SIZE", SIZE + 1)
     cluster = InProcess(answer=embed, batch=1)
     with pytest.raises(SliceError, match=r"had 3 numbers .* and 4 now"):
-        run(changed(job, on_input_change="extend"), cluster)
+        run(changed(job, rerun__on_input_change="extend"), cluster)
     assert cluster.answered == 1

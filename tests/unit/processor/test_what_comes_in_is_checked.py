@@ -35,7 +35,7 @@ def test_bad_cells_cost_their_own_rows_only(tmp_path: Path) -> None:
     )
     job = job_of(
         input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", prompt="{name} {at}",
-        max_quarantine_fraction=0.5,
+        quality__max_quarantine=0.5,
     )  # fmt: skip
     report = run_in_process(job)
     assert (report.counts.succeeded, report.counts.quarantined) == (2, 2)
@@ -150,7 +150,9 @@ for prompt in ("{{name}}", "{{name}} {{x}}"):
 
 def test_commit_that_names_files_outside_the_slice_is_refused(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(4)])
-    job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", on_config_change="recompute")
+    job = job_of(
+        input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", rerun__on_config_change="recompute"
+    )
     run_in_process(job)
     metadata = Store(job.paths.metadata)
     body = metadata.read_document(versions.commit_name(1))

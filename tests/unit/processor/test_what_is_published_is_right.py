@@ -33,13 +33,13 @@ def test_other_timezone_is_another_question_whose_rows_are_never_mixed(tmp_path:
     hours = [dt.datetime(2026, 1, 31, tzinfo=dt.UTC) + dt.timedelta(hours=h) for h in range(-12, 36)]
     at = pa.array(hours, pa.timestamp("us", "UTC"))
     write_rows(tmp_path / "in" / "a.parquet", [f"{h:%d %H}" for h in hours], at=at)
-    job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", slice_column="at")
+    job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", source__column="at")
     run_in_process(job)
     utc = [row["name"] for row in published(job)]
     new_york = changed(job, slice_timezone="America/New_York")
     with pytest.raises(SliceError, match=r"rerun.on_config_change='recompute'"):
         run_in_process(new_york)
-    run_in_process(changed(new_york, on_config_change="recompute"))
+    run_in_process(changed(new_york, rerun__on_config_change="recompute"))
     assert_own_answers(job)
     assert [row["name"] for row in published(job)] != utc
 
@@ -48,10 +48,10 @@ def test_half_finished_file_that_is_read_with_another_encoding_is_answered_anew(
     text = "name\n" + "".join(f'"é{i}\nß"\n' for i in range(30))
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_bytes(text.encode("utf-16"))
-    wrong = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", encoding="latin-1")
+    wrong = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", source__encoding="latin-1")
     with pytest.raises((Killed, SliceError)):
         run_in_process(wrong, kill_after(12))
-    right = changed(wrong, encoding="utf-16", on_input_change="recompute")
+    right = changed(wrong, source__encoding="utf-16", rerun__on_input_change="recompute")
     run_in_process(right)
     assert_own_answers(right)
     assert published(right)[7]["name"] == "é7\nß"
@@ -82,9 +82,9 @@ def test_interrupted_slice_resumes_on_a_store_however_it_refuses(
 def test_readers_of_the_table_see_the_published_rows_and_no_others(tmp_path: Path) -> None:
     names = [f"row {i}" for i in range(40)] + ["fail"]
     write_rows(tmp_path / "in" / "a.parquet", names)
-    job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", max_row_attempts=1)
+    job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", quality__max_attempts=1)
     run_in_process(job)
-    run_in_process(changed(job, prompt="{name} again", on_config_change="recompute"))
+    run_in_process(changed(job, prompt="{name} again", rerun__on_config_change="recompute"))
     table = str(tmp_path / "out")
     files = f"read_parquet('{table}/**/*.parquet')"
     assert duckdb.sql(f"select count(*) from {files}").fetchall() == [(40,)]
@@ -105,7 +105,7 @@ def test_crash_after_the_commit_shows_its_rows_at_the_next_run_whatever_that_ask
     write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(40)])
     job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out")
     run_in_process(job)
-    other = changed(job, prompt="other {name}", on_config_change="recompute")
+    other = changed(job, prompt="other {name}", rerun__on_config_change="recompute")
 
     original = getattr(reconcile, step)
 
@@ -164,7 +164,9 @@ def test_holder_that_wakes_up_after_another_configuration_published_changes_noth
     monkeypatch.setattr(lease, "STALE_SECONDS", 0.5)
     monkeypatch.setattr(lease, "BEAT_SECONDS", 600.0)
     write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(40)])
-    job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", on_config_change="recompute")
+    job = job_of(
+        input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", rerun__on_config_change="recompute"
+    )
     thread, resume, errors = run_until(job, step)
     other = changed(job, prompt="other {name}")
     assert run_in_process(other).published_version == 2
@@ -180,7 +182,9 @@ def test_holder_that_wakes_up_after_another_configuration_published_changes_noth
 @pytest.mark.parametrize("number", [1, 2])
 def test_lost_commit_is_an_error_and_its_number_is_never_used_again(tmp_path: Path, number: int) -> None:
     write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(40)])
-    job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", on_config_change="recompute")
+    job = job_of(
+        input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", rerun__on_config_change="recompute"
+    )
     other = changed(job, prompt="other {name}")
     for one in (job, other)[:number]:
         run_in_process(one)
@@ -191,7 +195,7 @@ def test_lost_commit_is_an_error_and_its_number_is_never_used_again(tmp_path: Pa
         run_in_process(other, cluster)
     assert (cluster.answered, sorted(Path(job.slice_path).iterdir())) == (0, before)
     if number == 2:
-        run_in_process(changed(other, force_rerun=True))
+        run_in_process(changed(other, rerun__force=True))
         assert {row["answer"] for row in published(job)} == {f"other row {i}" for i in range(40)}
         assert pq.read_table(job.slice_path, partitioning=None).num_rows == 40
 
@@ -239,7 +243,7 @@ def test_input_that_was_swapped_and_swapped_back_is_noticed(
     cluster.run_inference = swapped  # type: ignore[method-assign]
     with pytest.raises(SliceError, match="changed while the slice ran"):
         run_in_process(job, cluster)
-    run_in_process(changed(job, on_input_change="recompute"))
+    run_in_process(changed(job, rerun__on_input_change="recompute"))
     assert_own_answers(job)
     assert published(job)[0]["name"] == "a00"
 
@@ -295,7 +299,7 @@ def test_open_file_never_becomes_that_of_another_version(
     monkeypatch.setattr(reconcile, "COPY_TIMEOUT_SECONDS", 0.1)
     write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(40)])
     output = f"{tmp_path}/out" if on == "disk" else f"s3://lake/{tmp_path.name}-{on}/out"
-    job = job_of(input_path=f"{tmp_path}/in/", output_path=output, on_config_change="recompute")
+    job = job_of(input_path=f"{tmp_path}/in/", output_path=output, rerun__on_config_change="recompute")
     run_in_process(job)
     [name] = [n for n in Store(job.slice_path).names() if n.endswith(".parquet")]
     store = Store(job.slice_path)

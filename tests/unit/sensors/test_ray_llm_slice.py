@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.sensors.ray_llm_slice import RayLLMSliceSensor
 from airflow_provider_raydatallm.triggers.slice_published import SlicePublishedTrigger
 from tests.support.context import context_of
 from tests.support.in_process import job_of, run_in_process
+from tests.support.slice_jobs import changed
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_triggerer_waits_until_it_is_there(job: SliceJob) -> None:
 
 
 def test_waiting_in_vain_ends_with_the_reason(job: SliceJob) -> None:
-    run_in_process(job.model_copy(update={"metadata_path": f"{job.output_path}.metadata"}))
+    run_in_process(changed(job, publish__metadata_path=f"{job.output_path}.metadata"))
     sensor = sensor_of(job, metadata_path=f"{job.output_path}.metadata", deferrable=True)
     sensor.output_path = job.output_path.replace("/out", "/other")
     trigger = SlicePublishedTrigger(

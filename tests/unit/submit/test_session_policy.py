@@ -8,18 +8,14 @@ from typing import Any
 
 import pytest
 
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.submit.session_policy import MAX_CHARACTERS, session_policy
+from tests.support.slice_jobs import slice_job
 
 
 def policy_of(runtime_env: dict[str, Any] | None = None, *, kms: bool = False, **fields: Any) -> str | None:
-    job = SliceJob.model_validate({
-        "slice_key": "2026-01-31", "input_path": "s3://raw/in/ds={slice}/",
-        "output_path": "s3://lake/dwh/out",
-        "model_source": "m", "prompt": "{a}", **fields,
-    })  # fmt: skip
-    return session_policy(job, runtime_env, partition="aws", kms=kms)
+    folders = {"input_path": "s3://raw/in/ds={slice}/", "output_path": "s3://lake/dwh/out"}
+    return session_policy(slice_job(**folders | fields), runtime_env, partition="aws", kms=kms)
 
 
 def allows(policy: str | None, action: str, resource: str) -> bool:
@@ -51,7 +47,7 @@ def _regex(pattern: str) -> str:
 ])  # fmt: skip
 def test_session_reads_input_model_and_packages_and_writes_its_tables(key: str, may: str) -> None:
     policy = policy_of(
-        {"py_modules": ["s3://code/x.zip", "gcs://y.zip"]}, answer_cache="s3://cache/answers",
+        {"py_modules": ["s3://code/x.zip", "gcs://y.zip"]}, engine__cache="s3://cache/answers",
         model_source="s3://models/m", engine="vllm",
     )  # fmt: skip
     assert allows(policy, "s3:GetObject", key) == (may != "")
@@ -75,7 +71,7 @@ def test_input_is_a_file_a_folder_or_what_a_glob_may_match(input_path: str, key:
 
 @pytest.mark.parametrize("name", ["a*", "a?", "*", "a$*", "a[bc]"])
 def test_what_is_no_input_has_no_patterns(name: str) -> None:
-    fields = {"output_path": f"s3://lake/{name}/t", "answer_cache": f"s3://cache/{name}"}
+    fields = {"output_path": f"s3://lake/{name}/t", "engine__cache": f"s3://cache/{name}"}
     policy = policy_of(**fields, model_source=f"s3://models/{name}", engine="vllm")
     variable = policy_of(model_source="s3://models/${aws:username}", engine="vllm")
     assert allows(variable, "s3:GetObject", "models/${aws:username}/config.json")
@@ -88,7 +84,7 @@ def test_what_is_no_input_has_no_patterns(name: str) -> None:
 
 @pytest.mark.parametrize("bucket", ["lake*", "l?ke", "*", "$lake", "la ke", "l[a]ke"])
 @pytest.mark.parametrize(
-    "field", ["input_path", "output_path", "answer_cache", "model_source", "metadata_path"]
+    "field", ["input_path", "output_path", "engine__cache", "model_source", "publish__metadata_path"]
 )
 def test_bucket_that_a_policy_takes_for_a_pattern_is_refused(field: str, bucket: str) -> None:
     with pytest.raises(RayLLMInputError, match="name of a bucket"):
@@ -98,11 +94,13 @@ def test_bucket_that_a_policy_takes_for_a_pattern_is_refused(field: str, bucket:
 
 
 def test_folders_of_metadata_and_quarantine_may_be_elsewhere_and_trials_are_beside() -> None:
-    elsewhere = policy_of(metadata_path="s3://meta/m", quarantine_path="s3://quarantine/q")
+    elsewhere = policy_of(publish__metadata_path="s3://meta/m", publish__quarantine_path="s3://quarantine/q")
     for key in ("meta/m/x", "quarantine/q/x", "quarantine/q.ray_llm/table.json", "lake/dwh/out.ray_llm/x"):
         assert allows(elsewhere, "s3:PutObject", key)
-    assert allows(policy_of(max_rows=10), "s3:PutObject", "lake/dwh/out.trial/first-10/ds=2026-01-31/part-0")
-    assert not allows(policy_of(max_rows=10), "s3:PutObject", "lake/dwh/out/ds=2026-01-31/part-0")
+    assert allows(
+        policy_of(source__max_rows=10), "s3:PutObject", "lake/dwh/out.trial/first-10/ds=2026-01-31/part-0"
+    )
+    assert not allows(policy_of(source__max_rows=10), "s3:PutObject", "lake/dwh/out/ds=2026-01-31/part-0")
 
 
 def test_policy_that_is_too_long_opens_the_buckets() -> None:
@@ -124,8 +122,8 @@ def test_keys_of_kms_are_allowed_and_slices_without_buckets_have_no_policy() -> 
 
 
 def test_session_may_read_the_adapters() -> None:
-    one = policy_of(adapter_path="s3://models/one")
-    several = policy_of(adapter_paths={"a": "s3://models/a", "b": "/b"}, adapter_column="c")
+    one = policy_of(adapter__path="s3://models/one")
+    several = policy_of(adapter__paths={"a": "s3://models/a", "b": "/b"}, adapter__column="c")
     assert allows(one, "s3:GetObject", "models/one/adapter_config.json")
     assert not allows(one, "s3:PutObject", "models/one/adapter_config.json")
     assert allows(several, "s3:GetObject", "models/a/adapter_model.safetensors")

@@ -82,7 +82,7 @@ def test_finished_entry_is_kept_with_the_first_asset() -> None:
 
 def test_trial_is_not_kept_as_the_slice() -> None:
     written = Written(Asset("one"))
-    written.write(RESULT, max_rows=10)
+    written.write(RESULT, source__max_rows=10)
     assert written.stores["one"] == {}
     entry = SliceEntry.parse(written.xcoms[INDEX_KEY])
     assert entry is not None

@@ -47,9 +47,9 @@ def test_static_text_stays_as_it_is_written(native: bool) -> None:
         native, choices=["1", "2"], system_prompt="True", chat_template_kwargs={"day": "20260131"},
         source={"column": "7"}, output_column="['x']", sampling_params={"extra_args": {"text": "{'a': 1}"}},
     )  # fmt: skip
-    assert (job.choices, job.system_prompt, job.prompt) == (("1", "2"), "True", "'yes' {a}")
-    assert (job.chat_template_kwargs, job.slice_column) == ({"day": "20260131"}, "7")
-    assert (job.output_column, job.sampling_params) == ("['x']", {"extra_args": {"text": "{'a': 1}"}})
+    assert (job.task.choices, job.task.system_prompt, job.task.prompt) == (("1", "2"), "True", "'yes' {a}")
+    assert (job.task.chat_template_kwargs, job.source.column) == ({"day": "20260131"}, "7")
+    assert (job.output_column, job.task.sampling_params) == ("['x']", {"extra_args": {"text": "{'a': 1}"}})
 
 
 @NATIVE
@@ -59,9 +59,9 @@ def test_rendered_text_becomes_a_key_a_list_a_dict_or_a_number(native: bool) -> 
         sampling_params="{{ params.sampling }}", engine={"kwargs": {"seed": "{{ params.seed }}"}},
         chat_template_kwargs="{{ {'day': params.day} }}",
     )  # fmt: skip
-    assert (job.slice_key, job.choices, job.columns) == ("20260131", ("1", "2"), ("a", "b"))
-    assert job.sampling_params == {"temperature": 0.5, "stop": ["1"]}
-    assert (job.engine_kwargs, job.chat_template_kwargs) == ({"seed": 4}, {"day": "20260131"})
+    assert (job.slice_key, job.task.choices, job.columns) == ("20260131", ("1", "2"), ("a", "b"))
+    assert job.task.sampling_params == {"temperature": 0.5, "stop": ["1"]}
+    assert (job.engine.arguments, job.task.chat_template_kwargs) == ({"seed": 4}, {"day": "20260131"})
     with pytest.raises(RayLLMInputError, match="choices"):
         spec_of(native, choices="{{ params.day }}")
 
@@ -78,8 +78,8 @@ def test_mapped_task_is_rendered_alike(native: bool) -> None:
     mapped.render_template_fields(context)
     task = context["task"]
     job = task.slice_job(context_of(task))[0]
-    assert (job.slice_key, job.choices, job.prompt) == ("20260131", ("1", "2"), "'yes' {a}")
-    assert job.engine_kwargs == {"seed": 4}
+    assert (job.slice_key, job.task.choices, job.task.prompt) == ("20260131", ("1", "2"), "'yes' {a}")
+    assert job.engine.arguments == {"seed": 4}
 
 
 class Label(str, Enum):  # noqa: UP042 — whose text is another
@@ -88,7 +88,7 @@ class Label(str, Enum):  # noqa: UP042 — whose text is another
 
 def test_labels_of_an_enum_are_its_values() -> None:
     job = spec_of(False, choices=list(Label), model_source=Label.YES)
-    assert (job.choices, job.model_source) == (("yes", "no"), "yes")
+    assert (job.task.choices, job.model_source) == (("yes", "no"), "yes")
 
 
 def test_template_that_cannot_be_rendered_is_no_reason_to_try_again() -> None:
@@ -129,7 +129,7 @@ def test_form_may_leave_its_fields_empty() -> None:
     context: Any = {**context_of(task), "params": {"rows": None}}
     context["dag_run"].conf = {}
     task.render_template_fields(context)
-    assert task.slice_job(context)[0].max_rows is None
+    assert task.slice_job(context)[0].source.max_rows is None
 
 
 class Outputs(PlainXComArg):
@@ -177,7 +177,7 @@ def test_none_that_the_dag_maps_over_is_an_argument_that_is_left_out() -> None:
             [{"slice_key": "k", "adapter": None}]
         )
     for one in (mapped, by_kwargs):
-        assert rendered(dag, one, 0).slice_job(context_of(one))[0].adapter_path is None
+        assert rendered(dag, one, 0).slice_job(context_of(one))[0].task.lora.path is None
 
 
 def test_parameter_of_a_function_may_be_named_like_an_argument() -> None:

@@ -13,6 +13,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.task.wanted_slice import WantedSlice
 from tests.support.in_process import job_of, run_in_process
 from tests.support.slice_files import folders_of, newest
+from tests.support.slice_jobs import changed
 
 LOG = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def test_slice_counts_once_it_is_published_with_enough(
 
 def test_share_that_is_allowed_is_not_too_much_by_a_rounding(job: SliceJob) -> None:
     pq.write_table(pa.table({"name": ["fail"] * 29 + ["a"] * 71}), job.input_path)
-    run_in_process(job.model_copy(update={"max_quarantine_fraction": 0.5}))
+    run_in_process(changed(job, quality__max_quarantine=0.5))
     assert WantedSlice(job.slice_path, max_quarantine=0.29).look(LOG) is not None  # 0.29 * 100 < 29
 
 
@@ -55,7 +56,7 @@ def test_storage_that_is_away_is_waited_for_and_a_wrong_table_is_not(
     job: SliceJob, caplog: pytest.LogCaptureFixture
 ) -> None:
     elsewhere = f"{job.output_path}.elsewhere"
-    run_in_process(job.model_copy(update={"metadata_path": elsewhere}))
+    run_in_process(changed(job, publish__metadata_path=elsewhere))
     commits = Path(elsewhere) / Path(job.slice_path).name / "commits"
     other = job.slice_path.replace("/out/", "/other/")
     with pytest.raises(SliceError, match="holds the metadata of"):
@@ -81,7 +82,7 @@ def test_report_of_a_newer_provider_and_a_missing_package_are_not_waited_for(
 
 
 def test_metadata_that_lies_elsewhere_is_asked_for(job: SliceJob, caplog: pytest.LogCaptureFixture) -> None:
-    run_in_process(job.model_copy(update={"metadata_path": f"{job.output_path}.elsewhere"}))
+    run_in_process(changed(job, publish__metadata_path=f"{job.output_path}.elsewhere"))
     with caplog.at_level("INFO"):
         assert WantedSlice(job.slice_path).look(LOG) is None
     assert "give the metadata path that the publishing task has" in caplog.text

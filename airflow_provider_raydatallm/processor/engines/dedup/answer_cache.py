@@ -20,7 +20,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles, CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex
-from airflow_provider_raydatallm.processor.engines.dedup.keys import ALL_KEYS, Shard
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import ALL_KEYS, Shard
 from airflow_provider_raydatallm.processor.storage.store import Store
 
 #: How long new answers wait for a file to fill, for each shard: more shards write no more files.

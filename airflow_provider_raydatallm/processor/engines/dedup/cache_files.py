@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex, key_array
-from airflow_provider_raydatallm.processor.engines.dedup.keys import ALL_KEYS, Shard
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import ALL_KEYS, Shard
 from airflow_provider_raydatallm.processor.storage import arrow_files
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.ledger import content_hash

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
-from airflow_provider_raydatallm.processor.engines.dedup.keys import KEY_TYPE
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import KEY_TYPE
 
 
 class CacheIndex:

@@ -21,12 +21,12 @@ from airflow_provider_raydatallm.processor.engines.dedup.handles import (
     Coordinator,
     LocalCoordinator,
 )
-from airflow_provider_raydatallm.processor.engines.dedup.keys import (
+from airflow_provider_raydatallm.processor.engines.dedup.messages import join_keys, pack, unpack
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import (
     is_deterministic,
     request_key,
     shard_numbers,
 )
-from airflow_provider_raydatallm.processor.engines.dedup.messages import join_keys, pack, unpack
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle

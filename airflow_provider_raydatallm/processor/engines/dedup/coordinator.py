@@ -23,9 +23,9 @@ import pyarrow.compute as pc
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, SHARED_FIELDS
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import AnswerCache
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace
-from airflow_provider_raydatallm.processor.engines.dedup.keys import ALL_KEYS, Shard
 from airflow_provider_raydatallm.processor.engines.dedup.messages import pack, split_keys, unpack
 from airflow_provider_raydatallm.processor.engines.dedup.recent_answers import RecentAnswers
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import ALL_KEYS, Shard
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 
 #: Columns that are equal for all rows with the same request.

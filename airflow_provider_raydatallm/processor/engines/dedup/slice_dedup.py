@@ -6,12 +6,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_raydatallm.contract.spec.engines.cache import CachingEngine
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import check_address
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
-from airflow_provider_raydatallm.processor.engines.dedup.keys import Shard
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import Shard
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -26,9 +27,12 @@ class SliceDedup:
     """:raises SliceError: from the constructor, for a cache whose address cannot be used."""
 
     def __init__(self, job: SliceJob) -> None:
-        if job.answer_cache is not None:
-            check_address(job.answer_cache)
         self._job = job
+        engine = job.engine
+        #: The engine, where slices share its answers.
+        self._cached = engine if isinstance(engine, CachingEngine) and engine.cache is not None else None
+        if self._cached is not None and self._cached.cache is not None:
+            check_address(self._cached.cache)
         self._coordinators: list[ActorHandle[Any]] = []
         #: Whether the next round retries rows.
         self.is_retry = False
@@ -44,7 +48,7 @@ class SliceDedup:
         """
         job = self._job
         is_retry, self.is_retry = self.is_retry, True
-        if job.answer_cache is None:
+        if self._cached is None or self._cached.cache is None:
             return None
         try:
             key = cache_key()
@@ -54,13 +58,13 @@ class SliceDedup:
         if key is None:
             return None
         return CacheNamespace(
-            job.answer_cache,
+            self._cached.cache,
             key,
-            job.answer_cache_max_bytes,
-            job.answer_cache_max_days,
+            self._cached.cache_max_bytes,
+            self._cached.cache_max_days,
             # A retry is for another answer.
-            read_existing=not (job.force_rerun or job.retry_quarantined or is_retry),
-            keep_truncated=keep_truncated and not job.answer_shapes,
+            read_existing=not (job.rerun.force or job.rerun.retry_quarantined or is_retry),
+            keep_truncated=keep_truncated and not job.task.shapes,
             numbers=numbers,
         )
 
@@ -74,9 +78,9 @@ class SliceDedup:
         """
         import ray
 
-        if self._job.deduplicate is False:
+        if self._job.engine.deduplicate is False:
             return None
-        always = bool(self._job.deduplicate)
+        always = bool(self._job.engine.deduplicate)
         if in_one_process and namespace is None:
             return partial(DedupClient.alone, always=always)
         actor: Any = ray.remote(DedupCoordinator)
@@ -88,7 +92,7 @@ class SliceDedup:
     def stop(self) -> None:
         import ray
 
-        closes = self._coordinators if self._job.answer_cache is not None else []
+        closes = self._coordinators if self._cached is not None else []
         stored = [actor.close.remote() for actor in closes]
         if stored:
             ray.wait(stored, num_returns=len(stored), timeout=_STOP_SECONDS)

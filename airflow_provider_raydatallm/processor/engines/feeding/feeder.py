@@ -80,7 +80,7 @@ class Feeder:
         self._setup = setup
         self._deliver = setup.deliver
         self._tokenizer = setup.open_tokenizer()
-        self._media = MediaReader(setup.job) if setup.job.media is not None else None
+        self._media = MediaReader(setup.job) if setup.job.task.media is not None else None
         self._name = uuid.uuid4().hex[:12]
         self._pool = setup.open_workers(self._name)
         self._dedup = setup.dedup() if setup.dedup is not None else None

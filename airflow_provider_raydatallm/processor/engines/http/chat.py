@@ -14,6 +14,7 @@ from pydantic_core import to_json
 
 from airflow_provider_raydatallm.contract.spec.json_schema import subschemas
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.columns import is_unicode, one_or_several, storable
 from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import TokenizedRequest
 from airflow_provider_raydatallm.processor.engines.http.api import Api, count, mapping
@@ -48,11 +49,12 @@ class ChatApi(Api):
     def __init__(self, job: SliceJob) -> None:
         super().__init__(job)
         self._fixed: dict[str, Any] = {"model": job.model_source, "stream": False}
-        if job.tools is not None:
-            self._fixed["tools"] = job.tools
-        if job.chat_template_kwargs:  # of vLLM's server
-            self._fixed["chat_template_kwargs"] = job.chat_template_kwargs
-        self._has_shape = job.choices is not None or job.output_schema is not None
+        task = job.task_as(Generate)
+        if task.tools is not None:
+            self._fixed["tools"] = task.tools
+        if task.chat_template_kwargs:  # of vLLM's server
+            self._fixed["chat_template_kwargs"] = task.chat_template_kwargs
+        self._has_shape = bool(task.shapes)
 
     def to_body(self, request: Mapping[str, Any]) -> TokenizedRequest:
         params: dict[str, Any] = request["sampling_params"]
@@ -129,7 +131,7 @@ class ChatApi(Api):
             raise RowRefusedError(f"the endpoint answered {what} {ended}")
         if text is not None and not is_unicode(text):
             raise RowRefusedError("the endpoint's answer is not valid Unicode")
-        if text is not None and self.job.choices is not None:
+        if text is not None and self.job.task.labels_of_answers is not None:
             text = unwrap_choice(text)
         logprob, logprob_tokens = _read_logprobs(choice.get("logprobs"))
         return {

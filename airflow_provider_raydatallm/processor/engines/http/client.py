@@ -22,7 +22,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.log.redaction import Redactor
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE, clean_key
+from airflow_provider_raydatallm.contract.spec.engines.http import KEY_VARIABLE, Http, clean_key
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import storable
 from airflow_provider_raydatallm.processor.engines.http.api import Api
@@ -90,11 +90,12 @@ class EndpointClient:
             {"Authorization": f"Bearer {key}"} if key else {}
         )
         self._redact = Redactor([key]).text
-        self._requests, self._tokens = Pace(job.requests_per_minute), Pace(job.tokens_per_minute)
+        self._asked = asked = job.engine_as(Http)
+        self._requests, self._tokens = Pace(asked.requests_per_minute), Pace(asked.tokens_per_minute)
         self._estimate = TokenEstimate()
-        self._budget = TokenBudget(job.token_budget, self._estimate, spent)
+        self._budget = TokenBudget(asked.token_budget, self._estimate, spent)
         self._has_told_of_counts = False
-        self._places = asyncio.Semaphore(most_connections(job.requests_in_flight))
+        self._places = asyncio.Semaphore(most_connections(asked.in_flight))
         #: Requests that got what they ask for: a gateway refuses some while what is behind it is away.
         self._answered = 0
         #: How many had been answered when it became doubtful whether any other is: a reply may have cost and
@@ -159,8 +160,8 @@ class EndpointClient:
 
     def _has_time_for(self, timeouts: int) -> bool:
         """Whether a row's requests may time out so often before the slice counts as stalled."""
-        left_s = self._settled_at + _STALL_SHARE * self._job.stall_timeout - time.monotonic()
-        return timeouts * self._job.request_timeout <= left_s
+        left_s = self._settled_at + _STALL_SHARE * self._job.limits.stall - time.monotonic()
+        return timeouts * self._asked.request_timeout <= left_s
 
     async def _ask_row(self, body: str, max_tokens: int, tries: int) -> dict[str, Any]:
         try:
@@ -304,7 +305,7 @@ class EndpointClient:
                 return sum(counts), False
             columns |= dict.fromkeys(("input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"))
             self._tell_of_counts(f"the endpoint counts {problem}")
-        elif self._job.token_budget is not None or self._job.tokens_per_minute is not None:
+        elif self._asked.token_budget is not None or self._asked.tokens_per_minute is not None:
             self._tell_of_counts("the endpoint does not count the tokens of its answers in whole numbers")
         spent = self._estimate.of_uncounted(size, reply_bytes)
         self._estimate.learn_length(reply_bytes)
@@ -350,7 +351,7 @@ class EndpointClient:
             self._warned_at = time.monotonic()
             advice = ". Lower engine.requests_per_minute or engine.in_flight" if error.is_limit else ""
             logger.warning("%s: rows wait, and are asked again%s", self._redact(str(error)), advice)
-        longest_limit_s = _STALL_SHARE * self._job.stall_timeout
+        longest_limit_s = _STALL_SHARE * self._job.limits.stall
         while not self._has_failed.is_set():
             wait_s = ends_at - time.monotonic()
             if error.is_limit:

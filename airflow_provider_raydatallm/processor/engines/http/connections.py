@@ -22,6 +22,7 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.engines.http import Http
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.http.replies import PassingError, is_answer, is_passing
 
@@ -71,7 +72,8 @@ class EndpointConnections:
         :param path: below the endpoint's address.
         :param headers: of all requests.
         """
-        self._job, self._url, self._headers = job, f"{job.endpoint_url}{path}", headers
+        self._asked, self._headers = job.engine_as(Http), headers
+        self._url = f"{self._asked.url}{path}"
         self._proxy = _find_proxy(job)
         self._salt = headers.get("Authorization", "").encode()[: hashlib.blake2b.MAX_KEY_SIZE]
         self._large_replies = asyncio.Semaphore(_LARGE_REPLIES)
@@ -83,7 +85,7 @@ class EndpointConnections:
     def _new_session(self, *, is_single_use: bool) -> aiohttp.ClientSession:
         return aiohttp.ClientSession(
             headers=self._headers,
-            timeout=aiohttp.ClientTimeout(total=self._job.request_timeout, sock_connect=_CONNECT_S),
+            timeout=aiohttp.ClientTimeout(total=self._asked.request_timeout, sock_connect=_CONNECT_S),
             connector=aiohttp.TCPConnector(limit=0, force_close=is_single_use),
             cookie_jar=aiohttp.DummyCookieJar(),
             # Else it sends the endpoint what the node's ~/.netrc has for its host.
@@ -144,7 +146,7 @@ class EndpointConnections:
         except aiohttp.ConnectionTimeoutError as e:
             raise PassingError(f"the endpoint cannot be reached: {e}") from e
         except TimeoutError as e:
-            limit_s = self._job.request_timeout
+            limit_s = self._asked.request_timeout
             raise PassingError(
                 f"no whole reply within {limit_s:g} s (engine.request_timeout)",
                 may_have_cost=True,
@@ -195,8 +197,9 @@ def _find_proxy(job: SliceJob) -> str | None:
 
     :raises SliceError: for one that is no HTTP proxy.
     """
-    address = urlsplit(job.endpoint_url or "")
-    if job.is_local_endpoint or urllib.request.proxy_bypass(address.hostname or ""):
+    endpoint = job.engine_as(Http)
+    address = urlsplit(endpoint.url)
+    if endpoint.is_local or urllib.request.proxy_bypass(address.hostname or ""):
         return None
     proxy = urllib.request.getproxies().get(address.scheme)
     if proxy is None:

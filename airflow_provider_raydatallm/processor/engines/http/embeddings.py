@@ -12,6 +12,7 @@ from pydantic_core import to_json
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.embed import Embed
 from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import TokenizedRequest
 from airflow_provider_raydatallm.processor.engines.http.api import Api, count, mapping
 from airflow_provider_raydatallm.processor.engines.http.replies import DoubtfulRefusalError
@@ -30,9 +31,10 @@ class EmbeddingsApi(Api):
         super().__init__(job)
         # A third of the bytes of numbers as text. An endpoint that does not know it sends these: good, too.
         self._fixed: dict[str, Any] = {"model": job.model_source, "encoding_format": "base64"}
-        if job.embedding_dimensions is not None:
-            self._fixed["dimensions"] = job.embedding_dimensions
-        self._size = job.embedding_dimensions or size
+        self._embedding = job.task_as(Embed).embedding
+        if self._embedding.dimensions is not None:
+            self._fixed["dimensions"] = self._embedding.dimensions
+        self._size = self._embedding.dimensions or size
 
     def to_body(self, request: Mapping[str, Any]) -> TokenizedRequest:
         text = "\n".join(message["content"] for message in request["messages"])
@@ -49,7 +51,7 @@ class EmbeddingsApi(Api):
         vector = _to_vector(item["embedding"])
         tokens = count(mapping(reply.get("usage")).get("prompt_tokens"))
         self._check_size(len(vector))
-        if self.job.embedding_normalize:
+        if self._embedding.normalize:
             with np.errstate(invalid="ignore"):  # a number that is none makes all of them so
                 vector = vector / np.maximum(np.linalg.norm(vector.astype(np.float64)), _SHORTEST)
         return {"numbers": vector.astype(np.float32), "input_tokens": tokens, "output_tokens": 0}
@@ -60,7 +62,7 @@ class EmbeddingsApi(Api):
             self._size = size
         if size == self._size:
             return
-        asked = self.job.embedding_dimensions
+        asked = self._embedding.dimensions
         if asked is not None:
             message = f"the endpoint answers a vector of {size} numbers, and embedding.dimensions is {asked}"
             advice = "check that this model can cut its vectors, or leave embedding.dimensions out"

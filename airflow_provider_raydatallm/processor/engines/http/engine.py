@@ -9,7 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key
+from airflow_provider_raydatallm.contract.spec.engines.http import Http
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.embed import Embed
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, Engine, OpenFeeder
 from airflow_provider_raydatallm.processor.engines.dedup.slice_dedup import SliceDedup
 from airflow_provider_raydatallm.processor.engines.feeding.active_feeders import ActiveFeeders
@@ -40,6 +42,7 @@ class HttpEngine(Engine):
 
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
+        self._asked = job.engine_as(Http)
         self._dedup = SliceDedup(job)
         self._suspect_keys: SuspectKeys | None = None
         #: Of this round, and the tokens that earlier ones spent.
@@ -62,7 +65,7 @@ class HttpEngine(Engine):
 
     @property
     def needs_ray_data(self) -> bool:
-        return self.job.blocks is not None
+        return self.job.engine.blocks is not None
 
     @property
     def is_ready(self) -> bool:
@@ -91,14 +94,14 @@ class HttpEngine(Engine):
         cache = self._dedup.next_namespace(partial(self._cache_key, numbers), numbers=numbers)
         run = uuid.uuid4().hex[:12]
         self._suspect_keys = SuspectKeys(run)
-        if self.job.token_budget is not None:
+        if self._asked.token_budget is not None:
             self._spent = SpentTokens(run, self._spent_before)
         self._feeding = partial(
             FeederSetup,
             self.job,
             partial(open_api, self.job),
             NoWorkers,
-            budget=RowBudget(self.job.requests_in_flight, sizing.TOKENS_IN_FLIGHT),
+            budget=RowBudget(self._asked.in_flight, sizing.TOKENS_IN_FLIGHT),
             active_feeders=ActiveFeeders(run),
             suspect_keys=self._suspect_keys,
             dedup=self._dedup.start(cache, in_one_process=in_one_process),
@@ -108,7 +111,7 @@ class HttpEngine(Engine):
     def _cache_key(self, numbers: int | None) -> str:
         # Slices of other tables share the cache, and endpoints may serve other models under one name: at
         # another address, or later.
-        return answer_cache_key(self.job, {}, {"endpoint": self.job.endpoint_url, "numbers": numbers})
+        return answer_cache_key(self.job, {}, {"endpoint": self._asked.url, "numbers": numbers})
 
     def _vector_size(self) -> int | None:
         """Returns how many numbers the endpoint's vectors have now: all of the slice, cached ones too, are to
@@ -116,10 +119,10 @@ class HttpEngine(Engine):
 
         :raises SliceError: when the endpoint answers nothing.
         """
-        job = self.job
-        if job.task != "embed" or job.embedding_dimensions is not None:
-            return job.embedding_dimensions
-        return asyncio.run(ask_vector_size(job))
+        task = self.job.task
+        if not isinstance(task, Embed):
+            return None
+        return task.embedding.dimensions or asyncio.run(ask_vector_size(self.job))
 
     def stop(self) -> None:
         self._dedup.stop()

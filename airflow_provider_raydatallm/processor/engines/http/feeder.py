@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.engines.http import Http
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder, FeederSetup
 from airflow_provider_raydatallm.processor.engines.feeding.row import RowDispatcher
@@ -30,16 +31,14 @@ class HttpFeeder(Feeder):
         super().__init__(setup)
 
     def _new_dispatcher(self) -> RowDispatcher:
-        job = self._setup.job
+        job, asked = self._setup.job, self._setup.job.engine_as(Http)
         client = EndpointClient(job, open_api(job, self._vector_size), self._spent)
-        return HttpDispatcher(
-            client, job.requests_in_flight, job.request_timeout, on_group=self._deliver_group
-        )
+        return HttpDispatcher(client, asked.in_flight, asked.request_timeout, on_group=self._deliver_group)
 
 
 def open_api(job: SliceJob, vector_size: int | None = None) -> Api:
     """Returns the API that the job's task asks."""
-    return EmbeddingsApi(job, vector_size) if job.task == "embed" else ChatApi(job)
+    return EmbeddingsApi(job, vector_size) if job.task.answers_vectors else ChatApi(job)
 
 
 async def ask_vector_size(job: SliceJob) -> int:

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.log.secret_shapes import is_secret_name
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.engines.vllm import Vllm
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, WorkerDiedError
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
@@ -81,7 +82,7 @@ class SharedVllmEngine(VllmEngine):
         super().choose_sizes(facts)
         if facts.cluster is not None and not self.on_cpu:
             # As many as the cluster has: Serve starts those that there is work for.
-            cluster_gpus = int(facts.cluster.gpus_of(self.job.accelerator_type))
+            cluster_gpus = int(facts.cluster.gpus_of(self.job.engine.gpu))
             self._workers_auto = default_workers(cluster_gpus, self.gpus_per_worker, sys.maxsize)
         self._eager = self.on_cpu  # it lives long enough for compiling to pay off
 
@@ -91,7 +92,7 @@ class SharedVllmEngine(VllmEngine):
         identity = {
             "arguments": self._worker_arguments(),
             "files": model_files(self.job.model_source),
-            "accelerator_type": self.job.accelerator_type,
+            "accelerator_type": self.job.engine.gpu,
             "runtime_env": self._runtime_env(),
             # A node's provider may be upgraded under a running engine.
             "code": _hash_files(_INSTALLED) if _package_of_this_code() is None else None,
@@ -131,7 +132,7 @@ class SharedVllmEngine(VllmEngine):
         self._user = serve_apps.SERVE.register_user(self.name, self.job.slice_path, token)
 
     def blocking_engines(self) -> list[str]:
-        limit = self.job.max_shared_engines
+        limit = self.job.engine_as(Vllm).max_shared
         if limit is None:
             return []
         # An engine in use counts also while its worker is replaced.
@@ -152,7 +153,7 @@ class SharedVllmEngine(VllmEngine):
     def _scaling(self) -> Scaling:
         # Serve counts calls. Sized for any slice, not only for this one: a larger one may come later.
         calls = self.batches or math.ceil(self.sizes.rows_in_flight / SharedWorkerPool.largest_call)
-        return Scaling(self.workers, calls, self.job.engine_idle_timeout)
+        return Scaling(self.workers, calls, self.job.engine_as(Vllm).idle_timeout)
 
     def _start(self) -> OpenWorkerPool:
         assert self._user is not None

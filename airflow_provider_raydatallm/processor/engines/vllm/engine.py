@@ -13,7 +13,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key
-from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.adapters.adapter import Adapter
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, OpenFeeder
@@ -55,10 +54,6 @@ class VllmEngine(VllmEngineBase):
 
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
-        if job.processor_kwargs:
-            raise SliceError(
-                "engine.processor are for Ray Data LLM's processor: set engine='ray_data_llm'", kind="input"
-            )
         self._dedup = SliceDedup(job)
         self._workers: OwnWorkers | None = None
         self._groups: list[PlacementGroup] = []
@@ -74,7 +69,7 @@ class VllmEngine(VllmEngineBase):
         self._lora_arguments()  # which it may refuse
 
     def _lora_arguments(self) -> dict[str, Any]:
-        return lora_arguments(self._adapters, self.job.engine_kwargs, on_cpu=self.on_cpu)
+        return lora_arguments(self._adapters, self.job.engine.arguments, on_cpu=self.on_cpu)
 
     def for_suspects(self, rows: int) -> VllmEngine:
         """An engine of the slice's own for rows that may kill it (`isolation`)."""
@@ -108,13 +103,13 @@ class VllmEngine(VllmEngineBase):
 
     def default_batch_size(self) -> int:
         rows = sizing.block_rows(self.rows, self.cpu_actors[1])
-        media = self.job.media
+        media = self.job.task.media
         return rows if media is None else min(rows, sizing.MEDIA_BLOCK[media.argument])
 
     @property
     def batches(self) -> int | None:
         """None: rows are admitted one by one, unless the job fixes batches."""
-        return super().batches if self.job.batch_size is not None and not self._isolates else None
+        return super().batches if self._asked.batch_size is not None and not self._isolates else None
 
     @property
     def row_budget(self) -> RowBudget:
@@ -127,7 +122,7 @@ class VllmEngine(VllmEngineBase):
         if self._isolates:
             return 1
         blocks = sizing.blocks_in_work(self.rows, self.block_rows, self.cpu_actors[1])
-        media = self.job.media
+        media = self.job.task.media
         return blocks if media is None else min(blocks, sizing.MEDIA_BLOCKS[media.argument])
 
     def gpus_held(self, workers: int | None) -> float | None:
@@ -140,7 +135,7 @@ class VllmEngine(VllmEngineBase):
 
     @property
     def needs_ray_data(self) -> bool:
-        return self._isolates or self.job.blocks is not None
+        return self._isolates or self.job.engine.blocks is not None
 
     def start_for_feeder(self) -> OpenFeeder:
         return partial(_open_feeder, self._start_feeding(in_one_process=True))
@@ -151,7 +146,7 @@ class VllmEngine(VllmEngineBase):
             SuspectFeeder if self._isolates else Feeder,
             fn_constructor_args=(setup(deliver=deliver),),
             # A batch of several blocks, where `blocks` makes them smaller.
-            batch_size=self.batch_size if job.blocks and job.batch_size else None,
+            batch_size=self.batch_size if job.engine.blocks and self._asked.batch_size else None,
             batch_format="pyarrow",
             **feeder_pool(self.cpu_actors, self._blocks_in_work),
         )
@@ -168,12 +163,14 @@ class VllmEngine(VllmEngineBase):
         self._feeding = partial(
             FeederSetup,
             job,
-            partial(PromptTokenizer, job, limit if job.on_too_long == "truncate" else None),
+            partial(PromptTokenizer, job, limit if job.quality.on_too_long == "truncate" else None),
             open_workers,
             budget=self.row_budget,
             active_feeders=self._active_feeders,
             suspect_keys=self._suspect_keys,
-            postpone_over=limit if job.on_too_long == "raise_limit" and self.limit_can_be_raised else None,
+            postpone_over=limit
+            if job.quality.on_too_long == "raise_limit" and self.limit_can_be_raised
+            else None,
             dedup=self._start_dedup(in_one_process),
             shared_workers=self.workers_behind_one_address,
             groups_adapters=len(self._adapters) > self._lora_arguments().get("max_loras", 0),
@@ -191,10 +188,8 @@ class VllmEngine(VllmEngineBase):
     def _next_cache_namespace(self) -> CacheNamespace | None:
         # With max_model_len -1 the GPU's memory may have cut an answer.
         keep_truncated = self.engine_kwargs.get("max_model_len") != -1
-        job = self.job
-        numbers = {"score": 1, "embed": job.embedding_dimensions, "classify": len(job.choices or ()) or None}
         return self._dedup.next_namespace(
-            self._cache_key, keep_truncated=keep_truncated, numbers=numbers.get(job.task)
+            self._cache_key, keep_truncated=keep_truncated, numbers=self.job.task.numbers_per_answer
         )
 
     def _cache_key(self) -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from functools import cached_property, partial
 from typing import Any
 
+from airflow_provider_raydatallm.contract.spec.engines.base import ClusterEngine
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
@@ -22,7 +23,10 @@ from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
 from airflow_provider_raydatallm.processor.engines.vllm.chat_template import check_chat_template
 from airflow_provider_raydatallm.processor.engines.vllm.image_models import check_image_model
 from airflow_provider_raydatallm.processor.engines.vllm.pooling_models import check_pooling_model
-from airflow_provider_raydatallm.processor.engines.vllm.reasoning import check_reasoning_parser
+from airflow_provider_raydatallm.processor.engines.vllm.reasoning import (
+    check_reasoning_parser,
+    reasoning_parser,
+)
 from airflow_provider_raydatallm.processor.engines.vllm.request.tokenizer import PromptTokenizer
 from airflow_provider_raydatallm.processor.engines.vllm.speech_models import check_speech_model
 from airflow_provider_raydatallm.processor.request.answers.grammar import check_compiles
@@ -53,18 +57,18 @@ _PIPELINE_CPUS = 2
 class VllmEngineBase(Engine):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
-        check_arguments(job.engine_kwargs, job.sampling_params)
+        check_arguments(job.engine.arguments, job.task.sampling)
         check_compiles(job)
-        read_max_num_seqs(job.engine_kwargs)
-        self.on_cpu = vllm_is_cpu_build(job.accelerator_type)
-        check_speculation(job.engine_kwargs)
-        check_worker_starts_it_all(job.engine_kwargs, on_cpu=self.on_cpu)
+        read_max_num_seqs(job.engine.arguments)
+        self.on_cpu = vllm_is_cpu_build(job.engine.gpu)
+        check_speculation(job.engine.arguments)
+        check_worker_starts_it_all(job.engine.arguments, on_cpu=self.on_cpu)
         check_reasoning_parser(job)
         check_chat_template(job)
         check_pooling_model(job)
         check_image_model(job)
         check_speech_model(job)
-        max_model_len = job.engine_kwargs.get("max_model_len")
+        max_model_len = job.engine.arguments.get("max_model_len")
         #: Tokens of a prompt plus its answer; None: the model's own limit.
         self.max_model_len: int | None = None if max_model_len in ("auto", -1) else max_model_len
         #: Whether rows over `max_model_len` may wait for a higher one.
@@ -75,6 +79,10 @@ class VllmEngineBase(Engine):
         self._graph_sizes: list[int] = []
 
     @property
+    def _asked(self) -> ClusterEngine:
+        return self.job.engine_as(ClusterEngine)
+
+    @property
     @abstractmethod
     def cpu_actors(self) -> tuple[int, int]:
         """Fewest and most actors around the workers, a CPU each."""
@@ -82,7 +90,7 @@ class VllmEngineBase(Engine):
     @property
     def workers(self) -> tuple[int, int]:
         """The fewest and the most."""
-        concurrency = self.job.concurrency
+        concurrency = self._asked.workers
         if concurrency == "auto":
             fewest, most = self._workers_auto
         else:
@@ -94,15 +102,15 @@ class VllmEngineBase(Engine):
         kwargs: dict[str, Any] = {"enforce_eager": True} if self._eager else {}
         if self.on_cpu:
             kwargs["dtype"] = self._cpu_dtype
-        if self.job.task not in ("generate", "transcribe"):
+        if self.job.task.pools:
             kwargs["runner"] = "pooling"
-        if self.job.media is not None:
+        if self.job.task.media is not None:
             # The cache has a half in each of vLLM's processes. A row that is refused after it entered one of
             # them (its prompt is too long) would fail the next row with the same image.
             kwargs["mm_processor_cache_gb"] = 0
-        if self.job.reasoning_parser is not None:  # a grammar, or a budget, holds for one of the parts
-            kwargs["reasoning_parser"] = self.job.reasoning_parser
-        kwargs |= self.job.engine_kwargs
+        if (parser := reasoning_parser(self.job)) is not None:  # a grammar, or a budget, holds for a part
+            kwargs["reasoning_parser"] = parser
+        kwargs |= self.job.engine.arguments
         if self._graph_sizes and not kwargs.get("enforce_eager") and not _SETS_GRAPHS & kwargs.keys():
             kwargs["cudagraph_capture_sizes"] = self._graph_sizes
         if self.max_model_len is not None:
@@ -114,15 +122,15 @@ class VllmEngineBase(Engine):
     @cached_property
     def _cpu_dtype(self) -> str:
         # Quantized weights lack kernels for float32.
-        is_quantized = model_config.is_quantized_model(self.job.model_source, self.job.engine_kwargs)
+        is_quantized = model_config.is_quantized_model(self.job.model_source, self.job.engine.arguments)
         return "bfloat16" if is_quantized else cpu_dtype()
 
     @property
     def needs_past_throughput(self) -> bool:
-        return not self.on_cpu and "enforce_eager" not in self.job.engine_kwargs
+        return not self.on_cpu and "enforce_eager" not in self.job.engine.arguments
 
     def needs_token_lengths(self, *, raised: bool) -> bool:
-        return raised or self.job.engine_kwargs.get("max_model_len") == "auto"
+        return raised or self.job.engine.arguments.get("max_model_len") == "auto"
 
     @property
     def open_tokenizer(self) -> Callable[[], PromptTokenizer]:
@@ -131,12 +139,12 @@ class VllmEngineBase(Engine):
     def choose_sizes(self, facts: SizingInputs) -> None:
         super().choose_sizes(facts)
         if facts.cluster is not None and not self.on_cpu:  # one engine uses all cores
-            cluster_gpus = int(facts.cluster.gpus_of(self.job.accelerator_type))
+            cluster_gpus = int(facts.cluster.gpus_of(self.job.engine.gpu))
             self._workers_auto = sizing.default_workers(
                 cluster_gpus, self.gpus_per_worker, self.rows, self.parallel.data
             )
             self._graph_sizes = sizing.graph_sizes(
-                read_max_num_seqs(self.job.engine_kwargs), facts.cluster.gpu_bytes
+                read_max_num_seqs(self.job.engine.arguments), facts.cluster.gpu_bytes
             )
         if facts.cluster is not None:
             self._leave_cpus(facts.cluster)
@@ -164,7 +172,7 @@ class VllmEngineBase(Engine):
 
     @cached_property
     def parallel(self) -> Parallel:
-        return read_parallel(self.job.engine_kwargs)
+        return read_parallel(self.job.engine.arguments)
 
     @property
     def gpus_per_worker(self) -> int:
@@ -173,7 +181,7 @@ class VllmEngineBase(Engine):
 
     @property
     def placement(self) -> Placement:
-        return placement(self.parallel, on_cpu=self.on_cpu, accelerator_type=self.job.accelerator_type)
+        return placement(self.parallel, on_cpu=self.on_cpu, accelerator_type=self.job.engine.gpu)
 
     def _choose_max_model_len(self, facts: SizingInputs) -> None:
         lengths = facts.lengths
@@ -181,15 +189,18 @@ class VllmEngineBase(Engine):
             return
         upper_bound = lengths.positions
         gpu_bytes = facts.cluster.gpu_bytes if facts.cluster is not None else None
-        config = model_config.read_model_config(self.job.model_source, self.job.engine_kwargs)
+        config = model_config.read_model_config(self.job.model_source, self.job.engine.arguments)
         if config is not None and gpu_bytes is not None:
             utilization = float(
-                self.job.engine_kwargs.get("gpu_memory_utilization") or model_config.UTILIZATION
+                self.job.engine.arguments.get("gpu_memory_utilization") or model_config.UTILIZATION
             )
             cache = model_config.cache_bytes(config, gpu_bytes, self.parallel, utilization)
             if cache is not None and cache > 0:
                 upper_bound = min(upper_bound or sys.maxsize, int(cache / config.kv_bytes_per_token))
-        before, percent = self.max_model_len, 100 if facts.limit_raised else self.job.max_model_len_percentile
+        before, percent = (
+            self.max_model_len,
+            100 if facts.limit_raised else self._asked.max_model_len_percentile,
+        )
         if lengths.tokens:
             fitting = sizing.fitting_max_model_len(lengths.tokens, percent, upper_bound)
             # The job's own limit may be raised, but never lowered.
@@ -201,7 +212,7 @@ class VllmEngineBase(Engine):
 
     @property
     def batch_size(self) -> int:
-        return self.job.batch_size or self.default_batch_size()
+        return self._asked.batch_size or self.default_batch_size()
 
     def default_batch_size(self) -> int:
         return sizing.engine_batch_size(self.rows, self.workers[1] * self.parallel.data)
@@ -209,13 +220,15 @@ class VllmEngineBase(Engine):
     @property
     def max_num_seqs(self) -> int:
         """Rows that a worker runs at once in all its ranks, as far as known before it starts."""
-        per_rank = read_max_num_seqs(self.job.engine_kwargs) or sizing.DEFAULT_MAX_NUM_SEQS
+        per_rank = read_max_num_seqs(self.job.engine.arguments) or sizing.DEFAULT_MAX_NUM_SEQS
         return per_rank * self.parallel.data
 
     @property
     def batches(self) -> int | None:
         """In flight in each worker; None where rows are admitted one by one."""
-        return self.job.max_concurrent_batches or sizing.batches_in_flight(self.batch_size, self.max_num_seqs)
+        return self._asked.max_concurrent_batches or sizing.batches_in_flight(
+            self.batch_size, self.max_num_seqs
+        )
 
     @property
     def sizes(self) -> Sizes:
@@ -223,7 +236,7 @@ class VllmEngineBase(Engine):
         if batches is not None:
             in_flight = batches * self.batch_size
         else:
-            in_flight = sizing.rows_in_flight(self.max_num_seqs, self.job.max_concurrent_batches)
+            in_flight = sizing.rows_in_flight(self.max_num_seqs, self._asked.max_concurrent_batches)
         return Sizes(
             workers=self.workers,
             gpus=(0, 0) if self.on_cpu else sizing.gpus(self.workers, self.gpus_per_worker),

@@ -18,7 +18,7 @@ def check_image_model(job: SliceJob) -> None:
     :raises SliceError: when its configuration says nothing of images.
     """
     file = config_file(job.model_source)
-    if job.image_column is None or file is None:
+    if "images" not in job.task.given(job) or file is None:
         return
     try:
         config = json.loads(file.read_text(encoding="utf-8"))

@@ -14,6 +14,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.embed import Embed
 from airflow_provider_raydatallm.processor.request.answers.head_labels import head_size
 from airflow_provider_raydatallm.processor.sizing.model_config import config_file, vector_size
 
@@ -28,25 +29,27 @@ def check_pooling_model(job: SliceJob) -> None:
 
     :raises SliceError: naming what vLLM would do otherwise than the model says, or cannot do.
     """
+    if not job.task.pools:
+        return
     config_path = config_file(job.model_source)
     config = _read(config_path) if config_path is not None else None
     if config_path is None or not isinstance(config, dict):
         return  # it is loaded from a hub later
-    if job.task == "embed":
+    if job.task.answers_vectors:
         _check_vectors(job, config, config_path.parent)
-    elif job.task in ("classify", "score"):
+    else:
         _check_head(job, config)
 
 
 def _check_head(job: SliceJob, config: Mapping[str, Any]) -> None:
     architectures = [str(name) for name in config.get("architectures") or []]
     if not any("Classification" in name or "Ranking" in name for name in architectures):
-        instead = "task='generate' with choices" if job.task == "classify" else "task='embed'"
+        instead = "task='embed'" if job.task.numbers_per_answer == 1 else "task='generate' with choices"
         _refuse(job, f"it has no classification head ({', '.join(architectures) or 'none'}): use {instead}")
     if any("TokenClassification" in name for name in architectures):
         _refuse(job, "its head labels tokens, not texts")
     numbers = head_size(config)
-    if job.task == "score" and numbers != 1:
+    if job.task.numbers_per_answer == 1 and numbers != 1:
         _refuse(job, f"its head gives {numbers} numbers a text, and a score is one: use task='classify'")
 
 
@@ -59,23 +62,23 @@ def _check_vectors(job: SliceJob, config: Mapping[str, Any], folder: Path) -> No
         if kind == "Pooling":
             pooling = _read(folder / str(module.get("path", "")) / "config.json") or {}
             _check_pooling(job, pooling)
-        if kind == "Normalize" and not job.embedding_normalize:
+        if kind == "Normalize" and not job.task_as(Embed).embedding.normalize:
             _refuse(job, "its vectors are of length 1: leave embedding.normalize out")
     prompts = _read(folder / "config_sentence_transformers.json") or {}
     name = prompts.get("default_prompt_name")
     text = (prompts.get("prompts") or {}).get(name) if name else None
-    if text and job.prompt is not None and not job.prompt.startswith(text):
+    if text and job.task.prompt is not None and not job.task.prompt.startswith(text):
         _refuse(job, f"its texts begin with {text!r} (its prompt {name!r}): begin prompt with that")
 
 
 def _check_dimensions(job: SliceJob, config: Mapping[str, Any]) -> None:
-    asked = job.embedding_dimensions
+    asked = job.task_as(Embed).embedding.dimensions
     if asked is None:
         return
-    size = vector_size(job.model_source, job.engine_kwargs)
+    size = vector_size(job.model_source, job.engine.arguments)
     if size is not None and asked > size:
         _refuse(job, f"embedding.dimensions is {asked}, and its vectors have {size} numbers")
-    overrides = job.engine_kwargs.get("hf_overrides")
+    overrides = job.engine.arguments.get("hf_overrides")
     config = {**config, **(overrides if isinstance(overrides, dict) else {})}
     sizes = config.get("matryoshka_dimensions")
     if not (config.get("is_matryoshka") or sizes):
@@ -98,7 +101,7 @@ def _check_pooling(job: SliceJob, pooling: Mapping[str, Any]) -> None:
 
 
 def _refuse(job: SliceJob, why: str) -> None:
-    raise SliceError(f"model {job.model_source!r} cannot {job.task} as asked: {why}", kind="input")
+    raise SliceError(f"model {job.model_source!r} cannot {job.task.kind} as asked: {why}", kind="input")
 
 
 def _read(path: Path) -> Any:

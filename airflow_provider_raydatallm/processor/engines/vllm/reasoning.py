@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import constant_of_vllm
 
 if TYPE_CHECKING:
@@ -20,10 +21,15 @@ if TYPE_CHECKING:
 _PARSERS = ("reasoning/__init__.py", "_REASONING_PARSERS_TO_REGISTER")
 
 
+def reasoning_parser(job: SliceJob) -> str | None:
+    """Returns the name of the job's parser."""
+    return job.task.reasoning_parser if isinstance(job.task, Generate) else None
+
+
 def check_reasoning_parser(job: SliceJob) -> None:
     """:raises SliceError: when the installed vLLM has no such parser; names the nearest one."""
-    name, known = job.reasoning_parser, constant_of_vllm(*_PARSERS)
-    if name is None or not known or name in known or "reasoning_parser_plugin" in job.engine_kwargs:
+    name, known = reasoning_parser(job), constant_of_vllm(*_PARSERS)
+    if name is None or not known or name in known or "reasoning_parser_plugin" in job.engine.arguments:
         return
     close = difflib.get_close_matches(name, known, n=1)
     hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"

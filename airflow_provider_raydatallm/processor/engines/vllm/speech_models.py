@@ -6,6 +6,7 @@ import importlib.util
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.transcribe import Transcribe
 from airflow_provider_raydatallm.processor.sizing.model_config import load_config
 
 
@@ -14,7 +15,7 @@ def check_speech_model(job: SliceJob) -> None:
 
     :raises SliceError: when it is no Whisper, or PyAV is not installed.
     """
-    if job.task != "transcribe":
+    if not isinstance(job.task, Transcribe):
         return
     if importlib.util.find_spec("av") is None:
         raise SliceError(
@@ -22,7 +23,7 @@ def check_speech_model(job: SliceJob) -> None:
             "install the package av on every node",
             kind="cluster",
         )
-    config = load_config(job.model_source, job.engine_kwargs)
+    config = load_config(job.model_source, job.engine.arguments)
     kind = config.get("model_type") if config is not None else "whisper"
     if kind != "whisper":
         raise SliceError(

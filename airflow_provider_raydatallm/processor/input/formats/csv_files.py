@@ -16,7 +16,7 @@ import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions
+from airflow_provider_raydatallm.contract.spec.source import CsvOptions
 from airflow_provider_raydatallm.processor.input.formats.text import (
     BYTE_ORDER_MARK,
     ENCODING_HINT,

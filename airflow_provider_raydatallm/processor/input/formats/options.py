@@ -9,7 +9,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.spec.slice_job import CsvOptions, SliceJob
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.source import CsvOptions
 from airflow_provider_raydatallm.processor.input.types.codec import from_json, to_json
 from airflow_provider_raydatallm.processor.input.types.declared import parse_type
 
@@ -34,10 +35,10 @@ class ReadOptions:
         """:raises SliceError: for a declared type that there is not."""
         return cls(
             columns=_wanted_columns(job),
-            types={path: parse_type(path, text) for path, text in job.column_types.items()},
-            csv=job.csv_options,
-            encoding=job.encoding,
-            replaces_invalid_text=job.on_invalid_text == "replace",
+            types={path: parse_type(path, text) for path, text in job.source.column_types.items()},
+            csv=job.source.csv,
+            encoding=job.source.encoding,
+            replaces_invalid_text=job.source.on_invalid_text == "replace",
         )
 
     def wants(self, column: str) -> bool:
@@ -71,5 +72,5 @@ def _wanted_columns(job: SliceJob) -> tuple[str, ...] | None:
     """The columns that are published or read for something else; None for all."""
     if job.columns is None:
         return None
-    others = [job.slice_column, job.media.column if job.media is not None else None]
+    others = [job.source.column, job.task.media.column if job.task.media is not None else None]
     return (*job.columns, *(name for name in others if name is not None and name not in job.columns))

@@ -30,9 +30,10 @@ class AnswerDetails:
     """Of a job. Picklable."""
 
     def __init__(self, job: SliceJob) -> None:
-        self._has_several = job.answers_per_row > 1
-        self._names = ["reasoning"] if job.reasoning_parser is not None else []
-        self._names += ["logprob", "logprob_tokens"] if job.logprobs else []
+        self._has_several = job.task.answers_per_row > 1
+        given = job.task.given(job)
+        self._names = ["reasoning"] if "reasoning_parser" in given else []
+        self._names += ["logprob", "logprob_tokens"] if "logprobs" in given else []
         types = {field.name: field.type for field in TEXT_FIELDS}
         #: Columns beside the answer.
         self.fields = [self.answer_field(f"{job.output_column}_{name}", types[name]) for name in self._names]

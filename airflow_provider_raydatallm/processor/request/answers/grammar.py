@@ -17,6 +17,7 @@ from typing import Any
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.json_schema import subschemas
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.request.answers.limits.patterns import (
     LimitedPatterns,
     check_pattern,
@@ -129,18 +130,20 @@ def check_compiles(job: SliceJob) -> None:
     """:raises SliceError: when neither of vLLM's backends can compile the shape of the answers, so that each
     row would fail. Where one is not installed here, that is left to the engine.
     """
-    if "choices" in job.answer_shapes and not job.draws_nothing:
-        check_can_be_written(job.choices or ())
-    name = next(iter(set(job.answer_shapes) - {"choices"}), None)
-    if name is None or "structured_outputs_config" in job.engine_kwargs:
+    task = job.task
+    if task.draws and task.labels_of_answers is not None and not job.compares_labels:
+        check_can_be_written(task.labels_of_answers)
+    name = next(iter(set(task.shapes) - {"choices"}), None)
+    if name is None or "structured_outputs_config" in job.engine.arguments:
         return
     if name == "output_schema":
-        kind, text = "json", json.dumps(job.output_schema)
-        keywords = {keyword for part in subschemas(job.output_schema or {}) for keyword in part}
+        schema = job.task_as(Generate).output_schema or {}
+        kind, text = "json", json.dumps(schema)
+        keywords = {keyword for part in subschemas(schema) for keyword in part}
         if not keywords & _REFUSED_BY_XGRAMMAR and not _problem_of_llguidance(kind, text, lenient=True):
             return  # at least xgrammar compiles it, without the keywords that it does not know
     else:
-        kind, text = name, getattr(job, name)
+        kind, text = name, getattr(task, name)
     if problem := _problem_of_llguidance(kind, text):
         with contextlib.suppress(ImportError):
             # Importing it takes seconds, and few shapes get here.

@@ -21,15 +21,15 @@ def head_labels(job: SliceJob) -> tuple[str, ...]:
     :raises SliceError: when neither the job nor the model's files on this machine name them, they contradict
         each other, or the head is of another kind.
     """
-    path = config_file(job.model_source)
+    choices, path = job.task.labels_of_answers, config_file(job.model_source)
     try:
         config = json.loads(path.read_text(encoding="utf-8")) if path is not None else None
     except (OSError, ValueError):
         config = None
     if not isinstance(config, dict):
-        if job.choices is None:
+        if choices is None:
             raise _error(job, "its files are not on the head's machine, where its labels are read: give them")
-        return job.choices
+        return choices
     size, kind = head_size(config), config.get("problem_type")
     if kind not in (None, "single_label_classification"):
         raise _error(job, f"its head is for {kind}, and one label a text is published")
@@ -37,16 +37,16 @@ def head_labels(job: SliceJob) -> tuple[str, ...]:
         raise _error(job, "its head gives one number a text: use task='score', or another model")
     named = config.get("id2label") or {}
     labels = tuple(str(named.get(str(i), f"LABEL_{i}")) for i in range(size))
-    if job.choices is None:
+    if choices is None:
         if any(map(_UNNAMED.fullmatch, labels)):
             raise _error(job, f"its config.json does not name its {size} labels: give them")
         return labels
-    if len(job.choices) != size:
-        raise _error(job, f"its head has {size} labels, and choices has {len(job.choices)}")
+    if len(choices) != size:
+        raise _error(job, f"its head has {size} labels, and choices has {len(choices)}")
     if all(map(_UNNAMED.fullmatch, labels)):
-        return job.choices
-    if set(job.choices) != set(labels):
-        wrong = sorted(set(job.choices) - set(labels))
+        return choices
+    if set(choices) != set(labels):
+        wrong = sorted(set(choices) - set(labels))
         raise _error(job, f"its labels are {', '.join(map(repr, labels))}, and choices has {wrong[0]!r}")
     return labels
 

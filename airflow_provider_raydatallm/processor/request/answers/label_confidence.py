@@ -11,15 +11,18 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.classify import Classify
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.request.answers.output_schema import InvalidOutput
 
 
 def fields(job: SliceJob) -> list[pa.Field]:
     """Returns the columns beside the label's; none unless the job asks for them."""
-    if not job.label_confidence:
+    task = job.task
+    if not (isinstance(task, Generate | Classify) and task.labels.confidence):
         return []
     name = job.output_column
-    if job.multi_label:
+    if isinstance(task, Generate) and task.labels.multi:
         # A label more makes it no other type, as it would a struct: readers take old and new slices together.
         return [pa.field(f"{name}_probability", pa.map_(pa.string(), pa.float32()))]
     return [

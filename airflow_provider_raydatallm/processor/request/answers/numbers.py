@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.embed import Embed
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser, Failure, Parsed
 from airflow_provider_raydatallm.processor.sizing.model_config import vector_size
 from airflow_provider_raydatallm.processor.storage.store import Store
@@ -30,13 +31,14 @@ class VectorParser(AnswerParser):
     def __init__(self, job: SliceJob) -> None:
         self._column = job.output_column
         self._model = job.model_source
-        self._dtype = job.embedding_dtype
-        self._asked_size = job.embedding_dimensions
+        embedding = job.task_as(Embed).embedding
+        self._dtype = embedding.dtype
+        self._asked_size = embedding.dimensions
         #: As far as it is known before there is a vector.
-        self._likely_size = self._asked_size or vector_size(job.model_source, job.engine_kwargs)
+        self._likely_size = self._asked_size or vector_size(job.model_source, job.engine.arguments)
         self._agreed = AgreedColumns({})
         self._how_to_begin_anew = "set rerun.force=True"
-        self._is_forced = job.force_rerun
+        self._is_forced = job.rerun.force
 
     def agreeing_in(self, url: str, folder: str) -> VectorParser:
         parser = copy.copy(self)

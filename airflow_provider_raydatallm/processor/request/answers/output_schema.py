@@ -21,6 +21,7 @@ import referencing
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.json_schema import resolve_pointer, subschemas
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.request.answers.limits.keywords import LimitedKeywords
 from airflow_provider_raydatallm.processor.request.answers.limits.patterns import check_pattern
 from airflow_provider_raydatallm.processor.value_types import MAX_DEPTH
@@ -46,15 +47,16 @@ class InvalidOutput(ValueError):
 
 def structured_outputs(job: SliceJob) -> dict[str, Any] | None:
     """vLLM's `structured_outputs` for the shape of the job's answers; None for free text."""
-    if not job.of_task.draws:
+    task = job.task
+    if not isinstance(task, Generate):
         return None
-    if job.choices is not None:
-        return {"choice": list(job.choices)}
-    if job.output_schema is not None:
-        return {"json": json.dumps(job.output_schema)}
-    if job.regex is not None:
-        return {"regex": job.regex}
-    return {"grammar": job.grammar} if job.grammar is not None else None
+    if task.choices is not None:
+        return {"choice": list(task.choices)}
+    if task.output_schema is not None:
+        return {"json": json.dumps(task.output_schema)}
+    if task.regex is not None:
+        return {"regex": task.regex}
+    return {"grammar": task.grammar} if task.grammar is not None else None
 
 
 class AnswerSchema:

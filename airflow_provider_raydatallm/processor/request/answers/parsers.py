@@ -23,6 +23,6 @@ def open_parser(
     :param input_columns: names that answer columns must not have.
     :raises SliceError: when the job's answers cannot have the shape that it asks for.
     """
-    if (of_numbers := _OF_NUMBERS.get(job.task)) is not None:
+    if (of_numbers := _OF_NUMBERS.get(job.task.kind)) is not None:
         return of_numbers(job)
     return TextParser(job, postprocess, input_columns)

@@ -19,6 +19,8 @@ import pyarrow.compute as pc
 from airflow_provider_raydatallm.contract.result.counters import INVALID_OUTPUT, TRUNCATED_ANSWER
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.classify import Classify
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.columns import (
     describe_error,
     storable,
@@ -73,18 +75,19 @@ class TextParser(AnswerParser):
         :raises SliceError: when output_schema cannot be used, or postprocess declares names that are taken.
         """
         self._column = job.output_column
-        self._choices = head_labels(job) if job.task == "classify" else job.choices
-        self._is_multi_label = job.multi_label
+        task = job.task
+        self._choices = head_labels(job) if isinstance(task, Classify) else task.labels_of_answers
+        self._is_multi_label = isinstance(task, Generate) and task.labels.multi
         self._details = AnswerDetails(job)
         #: Columns beside the answer.
         self._beside = [*label_confidence.fields(job), *self._details.fields]
         self._schema, self._grammar = None, None
-        if job.output_schema is not None:
-            self._schema = AnswerSchema(job.output_schema, job.output_mode)
-        if job.regex is not None or job.grammar is not None:
-            self._grammar = AnswerGrammar(regex=job.regex, grammar=job.grammar)
-        self._is_shaped = bool(job.answer_shapes) or job.task == "classify"
-        self._splits_struct = job.output_mode == "columns"
+        if isinstance(task, Generate) and task.output_schema is not None:
+            self._schema = AnswerSchema(task.output_schema, task.output_mode)
+        if isinstance(task, Generate) and (task.regex is not None or task.grammar is not None):
+            self._grammar = AnswerGrammar(regex=task.regex, grammar=task.grammar)
+        self._is_shaped = bool(task.shapes) or isinstance(task, Classify)
+        self._splits_struct = job.splits_answers
         self._postprocess = postprocess
         self.needs_row = postprocess is not None
         taken = [*input_columns, folder_column(job.slice_path) or ""]

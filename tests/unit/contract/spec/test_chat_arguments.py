@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
-import pydantic
 import pytest
 
-from tests.support.slice_jobs import slice_job
+from tests.support.slice_jobs import refusal, slice_job
 
-HTTP = {"engine": "http", "endpoint_url": "https://h/v1"}
+HTTP = {"engine": "http", "engine__url": "https://h/v1"}
 TWO = {"sampling_params": {"n": 2}}
 LABELS = {"choices": ["a", "b"]}
 TOOL = {"type": "function", "function": {"name": "f"}}
@@ -28,10 +28,10 @@ SCHEMA = {"output_schema": {"properties": {}}}
         ({"sampling_params": {"n": 2, "temperature": "0"}}, "with temperature 0 all 2 answers are equal"),
         ({**TWO, **LABELS}, r"\['n'\] is 2, and with choices a row has one answer: .*labels.confidence"),
         ({**TWO, **SCHEMA, "output_mode": "columns"}, "output_mode='columns' takes one answer"),
-        ({**TWO, **SCHEMA, "repair": 1}, r"quality.repair goes on with a row's answer"),
+        ({**TWO, **SCHEMA, "quality__repair": 1}, r"quality.repair goes on with a row's answer"),
         (
             {**TWO, "engine": "ray_data_llm"},
-            r"\['n'\] is for engine 'vllm', and this slice's is 'ray_data_llm'",
+            r"\['n'\] is for engine 'vllm' or 'http', and this slice's is 'ray_data_llm'",
         ),
         (
             {**LABELS, "logprobs": True},
@@ -40,9 +40,9 @@ SCHEMA = {"output_schema": {"properties": {}}}
         ({"logprobs": True, "engine": "ray_data_llm"}, "logprobs is for engine 'vllm'"),
         ({"reasoning_parser": "qwen3", **HTTP}, "reasoning_parser is for engine 'vllm', .* 'http'"),
         ({"reasoning_parser": "qwen3", "engine": "ray_data_llm"}, "reasoning_parser is for engine 'vllm'"),
-        ({"engine_kwargs": {"reasoning_parser": "qwen3"}}, "give it as reasoning_parser"),
+        ({"engine__kwargs": {"reasoning_parser": "qwen3"}}, "give it as reasoning_parser"),
         ({"sampling_params": {"thinking_token_budget": 9}}, "needs reasoning_parser"),
-        ({**LABELS, "label_confidence": True, "reasoning_parser": "qwen3"}, "has the model think before"),
+        ({**LABELS, "labels__confidence": True, "reasoning_parser": "qwen3"}, "has the model think before"),
         ({"chat_template": "chatml.jinja"}, "'chatml.jinja' does not use messages, .* not its name"),
         ({"chat_template": "{{ messages }}", **HTTP}, "chat_template is for engine 'vllm'"),
         ({"tools": []}, "tools"),
@@ -51,19 +51,18 @@ SCHEMA = {"output_schema": {"properties": {}}}
     ],
 )
 def test_what_cannot_work_is_refused_by_name(given: dict[str, Any], says: str) -> None:
-    with pytest.raises(pydantic.ValidationError, match=says):
-        slice_job(**given)
+    assert re.search(says, refusal(**given))
 
 
 @pytest.mark.parametrize(
     "given",
     [
         {**TWO, **SCHEMA, "postprocess": "m:f", "logprobs": True, **HTTP},
-        {"tools": [TOOL], "engine": "http", "endpoint_url": "https://h/v1"},
+        {"tools": [TOOL], "engine": "http", "engine__url": "https://h/v1"},
         {"sampling_params": {"thinking_token_budget": 9}, **HTTP},
-        {"engine_kwargs": {"reasoning_parser": "qwen3"}, "engine": "ray_data_llm"},
+        {"engine__kwargs": {"reasoning_parser": "qwen3"}, "engine": "ray_data_llm"},
         {"sampling_params": {"n": None}},
-        {**LABELS, "exact_labels": True, "logprobs": True},
+        {**LABELS, "labels__exact": True, "logprobs": True},
     ],
 )
 def test_what_works_together_is_accepted(given: dict[str, Any]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pydantic
 import pytest
 
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from tests.support.slice_jobs import slice_job
 
 
@@ -18,7 +19,7 @@ def test_properties_alone_are_no_schema(schema: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("schema", [{}, {"title": "any"}, {"$defs": {"a": {}}}, {"type": "string"}])
 def test_schema_may_leave_answers_open(schema: dict[str, Any]) -> None:
-    assert slice_job(output_schema=schema).output_schema == schema
+    assert slice_job(output_schema=schema).task_as(Generate).output_schema == schema
 
 
 @pytest.mark.parametrize(("part", "message"), [
@@ -59,4 +60,4 @@ class Outer(pydantic.BaseModel):
     {"$schema": "http://json-schema.org/draft-07/schema#"},
 ])  # fmt: skip
 def test_schema_that_refers_to_itself_only_is_fine(schema: dict[str, Any]) -> None:
-    assert slice_job(output_schema=schema).output_schema == schema
+    assert slice_job(output_schema=schema).task_as(Generate).output_schema == schema

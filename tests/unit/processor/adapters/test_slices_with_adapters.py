@@ -13,7 +13,7 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import read_adapters
-from airflow_provider_raydatallm.processor.engines.dedup.keys import is_deterministic, request_key
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import is_deterministic, request_key
 from tests.support.adapters import write_adapter
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
@@ -30,19 +30,19 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SliceJob:
     write_adapter(tmp_path / "b", lora_alpha=9)
     return job_of(
         input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", prompt="{x}", engine="vllm",
-        sampling_params={"temperature": 0}, max_quarantine_fraction=0.7,
+        sampling_params={"temperature": 0}, quality__max_quarantine=0.7,
     )  # fmt: skip
 
 
 def by_row(job: SliceJob, tmp_path: Path, adapter_column: str = "tenant", **fields: Any) -> SliceJob:
     paths = {name: str(tmp_path / name) for name in "ab"}
-    return changed(job, adapter_paths=paths, adapter_column=adapter_column, **fields)
+    return changed(job, adapter__paths=paths, adapter__column=adapter_column, **fields)
 
 
 def test_requests_name_the_content_of_the_rows_adapter(job: SliceJob, tmp_path: Path) -> None:
     asked: list[str] = []
     cluster = InProcess(before_batch=lambda batch: asked.extend(batch.column("__request").to_pylist()))
-    with_adapters = by_row(job, tmp_path, adapter_on_null="base")
+    with_adapters = by_row(job, tmp_path, adapter__on_null="base")
     report = run(with_adapters, cluster)
     assert (report.counts.succeeded, report.counts.quarantined) == (16, 4)
     a, b = (adapter.digest for adapter in read_adapters(with_adapters).by_name.values())
@@ -67,8 +67,8 @@ def test_row_without_a_name_is_quarantined_unless_the_model_may_answer_it(
 def test_one_adapter_answers_all_rows(job: SliceJob, tmp_path: Path) -> None:
     asked: list[str] = []
     cluster = InProcess(before_batch=lambda batch: asked.extend(batch.column("__request").to_pylist()))
-    run(changed(job, adapter_path=str(tmp_path / "a")), cluster)
-    [adapter] = read_adapters(changed(job, adapter_path=str(tmp_path / "a"))).by_name.values()
+    run(changed(job, adapter__path=str(tmp_path / "a")), cluster)
+    [adapter] = read_adapters(changed(job, adapter__path=str(tmp_path / "a"))).by_name.values()
     assert {json.loads(request)["adapter"] for request in asked} == {adapter.digest}
     assert len(asked) == 20
 
@@ -76,7 +76,7 @@ def test_one_adapter_answers_all_rows(job: SliceJob, tmp_path: Path) -> None:
 def test_half_finished_slice_keeps_no_row_of_an_adapter_that_was_replaced(
     job: SliceJob, tmp_path: Path
 ) -> None:
-    job = changed(job, adapter_path=str(tmp_path / "a"))
+    job = changed(job, adapter__path=str(tmp_path / "a"))
 
     def die(batch: pa.Table) -> None:
         if killed.answered == 10:
@@ -96,7 +96,7 @@ def test_half_finished_slice_keeps_no_row_of_an_adapter_that_was_replaced(
 
 
 def test_half_finished_slice_goes_on_with_the_same_content(job: SliceJob, tmp_path: Path) -> None:
-    job = changed(job, adapter_path=str(tmp_path / "a"))
+    job = changed(job, adapter__path=str(tmp_path / "a"))
 
     def die(batch: pa.Table) -> None:
         if killed.answered == 10:
@@ -112,10 +112,10 @@ def test_half_finished_slice_goes_on_with_the_same_content(job: SliceJob, tmp_pa
 def test_rows_of_an_adapter_and_of_what_replaced_it_are_not_published_together(
     job: SliceJob, tmp_path: Path
 ) -> None:
-    job = changed(job, adapter_path=str(tmp_path / "a"))
+    job = changed(job, adapter__path=str(tmp_path / "a"))
     run(job)
     pq.write_table(pa.table({"x": ["new"], "tenant": ["a"]}), tmp_path / "in" / "2.parquet")
-    extended = changed(job, on_input_change="extend")
+    extended = changed(job, rerun__on_input_change="extend")
     same = InProcess()
     run(extended, same)
     assert same.answered == 1
@@ -124,7 +124,7 @@ def test_rows_of_an_adapter_and_of_what_replaced_it_are_not_published_together(
     with pytest.raises(SliceError, match="answered with an adapter that was replaced in its folder"):
         run(extended)
     cluster = InProcess()
-    run(changed(extended, on_config_change="recompute"), cluster)
+    run(changed(extended, rerun__on_config_change="recompute"), cluster)
     assert (cluster.answered, newest(job).number) == (22, 3)
 
 

@@ -50,7 +50,7 @@ def test_waiting_job_logs_its_needs_and_the_jobs_ahead() -> None:
 
 def test_running_engine_is_admitted_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     class Engine:
-        job = SimpleNamespace(accelerator_type=None)
+        job = SimpleNamespace(engine=SimpleNamespace(gpu=None))
         queries = 0
 
         @property

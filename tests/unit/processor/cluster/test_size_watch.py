@@ -19,7 +19,7 @@ def test_wait_on_a_cluster_that_became_too_small_ends_unless_its_nodes_come_back
         probes += 1
         return cluster
 
-    engine = VllmEngine(job_of(input_path="/i", output_path="/o", model_source="m", concurrency=2), 1000)
+    engine = VllmEngine(job_of(input_path="/i", output_path="/o", model_source="m", engine__workers=2), 1000)
     watch = SizeWatch(engine, 1000, every_s=60, probe=probe)
     for waited_s in (1, 59, 61, 100):
         watch.check(waited_s)

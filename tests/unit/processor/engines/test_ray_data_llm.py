@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec_problems import describe_problems
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS
 from airflow_provider_raydatallm.processor.engines.ray_data_llm import (
     RayDataLLM,
@@ -52,9 +55,20 @@ async def test_parameters_of_a_row_reach_vllm_as_they_were_asked() -> None:
     assert got == [{"logit_bias": {42: 5.0}, "max_tokens": 3}, {"temperature": 0, "stop": ["a"]}]
 
 
+@pytest.mark.parametrize(("given", "says"), [
+    ({"engine": {"kind": "vllm", "processor": {"x": 1}}}, "engine.processor is for .*'ray_data_llm'"),
+    ({"engine": "ray_data_llm", "quality": {"on_too_long": "truncate"}}, "on_too_long is for .*'vllm'"),
+])  # fmt: skip
+def test_arguments_of_the_other_engine_are_refused(given: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        job_of(input_path="in", output_path="out", **given)
+    assert re.search(says, describe_problems(refused.value))
+
+
 def engine(monkeypatch: pytest.MonkeyPatch, **engine_kwargs: Any) -> RayDataLLM:
     monkeypatch.setattr(engine_base, "vllm_is_cpu_build", lambda accelerator_type: False)
-    return RayDataLLM(job_of(input_path="in", output_path="out", engine_kwargs=engine_kwargs), 10)
+    given = {"kind": "ray_data_llm", "kwargs": engine_kwargs}
+    return RayDataLLM(job_of(input_path="in", output_path="out", engine=given), 10)
 
 
 def test_workers_of_several_gpus_may_span_nodes_as_by_ray_data_llms_default(

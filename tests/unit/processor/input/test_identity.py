@@ -62,9 +62,9 @@ def test_rows_that_another_timezone_selects_are_other_rows(tmp_path: Path) -> No
     rules: list[dict[str, Any]] = [
         {"slice_timezone": "UTC"}, {"slice_timezone": "America/New_York"}, {"slice_key": "2026-02-01"},
         {"slice_timezone": "America/New_York", "slice_key": "2026-01-30"},
-        {"slice_format": "%Y-%d-%m", "slice_key": "2026-31-01"},
+        {"source__slice_format": "%Y-%d-%m", "slice_key": "2026-31-01"},
     ]  # fmt: skip
-    plans = [plan_of(tmp_path, slice_column="at", **rule) for rule in rules]
+    plans = [plan_of(tmp_path, source__column="at", **rule) for rule in rules]
     assert {p.rows for p in plans} == {24}
     assert len({u.id for p in plans for u in p.units}) == len(rules)
 
@@ -72,9 +72,9 @@ def test_rows_that_another_timezone_selects_are_other_rows(tmp_path: Path) -> No
 def test_rows_that_read_another_way_are_other_rows(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes("x;n,m\né;1,1\n".encode())
     ways: list[dict[str, Any]] = [
-        {}, {"encoding": "latin-1"}, {"csv_options": {"delimiter": ";"}},
-        {"csv_options": {"delimiter": ";"}, "column_types": {"n,m": "string"}},
-        {"column_types": {"m": "int64"}},
+        {}, {"source__encoding": "latin-1"}, {"source__csv": {"delimiter": ";"}},
+        {"source__csv": {"delimiter": ";"}, "source__column_types": {"n,m": "string"}},
+        {"source__column_types": {"m": "int64"}},
     ]  # fmt: skip
     ids = [ids_of(tmp_path, **way) for way in ways]
     assert ids[2] == ids[3], "the type that a CSV column has anyway"
@@ -99,7 +99,7 @@ def test_stored_plan_has_the_same_units(tmp_path: Path) -> None:
     for day in ("2026-01-31", "2026-01-30"):
         (tmp_path / f"ds={day}").mkdir()
         pq.write_table(pa.table({"x": ["a", "b"], day: [1, 2]}), tmp_path / f"ds={day}" / "a.parquet")
-    plan = plan_of(tmp_path, slice_column="ds")
+    plan = plan_of(tmp_path, source__column="ds")
     again = Plan.from_json(plan.to_json())
     assert again == plan
     assert [u.id for u in again.units] == [u.id for u in plan.units]
@@ -111,8 +111,8 @@ def test_changed_rule_never_publishes_a_row_with_another_rows_answer(tmp_path: P
     table = pa.table({"at": pa.array(hours, pa.timestamp("us", tz="UTC")), "name": [str(h) for h in hours]})
     pq.write_table(table, tmp_path / "in.parquet")
     job = job_of(
-        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", slice_column="at",
-        on_config_change="recompute", on_input_change=policy,
+        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", source__column="at",
+        rerun__on_config_change="recompute", rerun__on_input_change=policy,
     )  # fmt: skip
     run_in_process(job)
     with contextlib.suppress(SliceError):
@@ -123,8 +123,8 @@ def test_changed_rule_never_publishes_a_row_with_another_rows_answer(tmp_path: P
 def test_half_finished_slice_whose_encoding_was_wrong_answers_all_rows_again(tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("name\n" + "".join(f"é{i}\n" for i in range(40)))
     job = job_of(
-        input_path=f"{tmp_path}/in.csv", output_path=f"{tmp_path}/out", on_input_change="recompute",
-        encoding="latin-1",
+        input_path=f"{tmp_path}/in.csv", output_path=f"{tmp_path}/out", rerun__on_input_change="recompute",
+        source__encoding="latin-1",
     )  # fmt: skip
 
     def die(batch: pa.Table) -> None:
@@ -134,7 +134,7 @@ def test_half_finished_slice_whose_encoding_was_wrong_answers_all_rows_again(tmp
     with pytest.raises(RuntimeError):
         run_in_process(job, InProcess(before_batch=die))
     cluster = InProcess()
-    run_in_process(changed(job, encoding="utf-8"), cluster)
+    run_in_process(changed(job, source__encoding="utf-8"), cluster)
     _check_own_answers(job)
     assert cluster.answered == 40
 

@@ -74,8 +74,8 @@ def test_markers_of_folders_are_nothing_at_any_depth(s3_store: Store) -> None:
     assert names(f"{root}/", root) == every
     assert names(f"{root}/**", root) == every
     assert names(f"{root}/*/*.csv", root) == ["ds=2026-01-31/d.csv", "sub/b.csv"]
-    assert names(root, root, slice_column="ds") == every
-    assert make_plan(job_of(input_path=root, output_path="/o", slice_column="name")).files == 4
+    assert names(root, root, source__column="ds") == every
+    assert make_plan(job_of(input_path=root, output_path="/o", source__column="name")).files == 4
 
 
 def test_folder_that_holds_only_its_marker_has_no_files(s3_store: Store) -> None:
@@ -178,10 +178,10 @@ def test_link_to_a_folder_is_refused_by_name(tmp_path: Path) -> None:
     for name in ("inside", "_hidden", "ds=2026-01-30"):
         (tmp_path / "in" / name).symlink_to(tmp_path / "elsewhere")
     for path in (tmp_path / "in", f"{tmp_path}/in/*", f"{tmp_path}/in/*/*.csv", f"{tmp_path}/in/**/*.csv"):
-        error = refused(path, slice_column="ds")
+        error = refused(path, source__column="ds")
         assert f"{tmp_path}/in/inside is a link to {tmp_path}/elsewhere, which is a folder" in error
     (tmp_path / "in/inside").unlink()
-    assert names(tmp_path / "in", tmp_path, slice_column="ds") == ["in/a.csv", "in/b/c.csv"]
+    assert names(tmp_path / "in", tmp_path, source__column="ds") == ["in/a.csv", "in/b/c.csv"]
 
 
 def test_link_that_leads_to_itself_is_refused(tmp_path: Path) -> None:
@@ -282,7 +282,7 @@ def test_slice_has_all_folders_of_its_key_at_any_depth_and_its_rows_of_loose_fil
 ) -> None:
     write_dataset(tmp_path)
     plan = make_plan(
-        job_of(input_path=str(tmp_path), output_path="/o/{slice}", slice_column="ds", slice_key=key)
+        job_of(input_path=str(tmp_path), output_path="/o/{slice}", source__column="ds", slice_key=key)
     )
     # Where a path has two such folders, DuckDB takes one, and here none is the slice's.
     hive = [str(path) for path in tmp_path.rglob("*.csv") if str(path).count("ds=") == 1]
@@ -303,7 +303,7 @@ def test_file_tells_all_its_hive_folders(tmp_path: Path) -> None:
 def test_folders_of_other_slices_are_not_listed(s3_store: Store, dialect: Dialect) -> None:
     put(s3_store, *(f"{c}/ds=2026-01-{d:02}/h={h}/a.csv" for c in "xy" for d in (1, 2, 31) for h in range(3)))
     dialect.requests.clear()
-    found = names(s3_store.url, s3_store.url, slice_column="ds")
+    found = names(s3_store.url, s3_store.url, source__column="ds")
     assert found == [f"{c}/ds=2026-01-31/h={h}/a.csv" for c in "xy" for h in range(3)]
     prefixes = sorted(re.findall(r"prefix=([^&]*)", " ".join(path for _, path in dialect.requests)))
     root = s3_store.root.partition("/")[2]
@@ -344,8 +344,8 @@ def test_pattern_never_matches_what_the_task_wrote_on_any_day(
     )
     given = {
         "output_path": output,
-        "quarantine_path": f"{tmp_path}//failed",
-        "metadata_path": f"{tmp_path}/meta",
+        "publish__quarantine_path": f"{tmp_path}//failed",
+        "publish__metadata_path": f"{tmp_path}/meta",
     }
     for pattern in ("*", "**", "**/*.csv", "*/*"):
         assert names(f"{tmp_path}/{pattern}", tmp_path, **given) == ["in/a.csv", "out.other/a.csv"]

@@ -28,9 +28,10 @@ def test_output_in_its_input_is_refused_however_they_are_written(input_path: str
     {"input_path": "/lake/out.quarantine"}, {"input_path": "/lake/out.trial"},
     {"input_path": "/lake/out.ray_llm/"}, {"input_path": "/lake/out"},
     {"input_path": "/lake/out/ds=2026-01-31"},
-    {"input_path": "/lake/out.quarantine/ds=2026-01-31/"}, {"input_path": "/meta", "metadata_path": "/meta"},
-    {"input_path": "/failed", "quarantine_path": "/failed/of/out"},
-    {"input_path": "/lake/out.trial/first-5", "max_rows": 5},
+    {"input_path": "/lake/out.quarantine/ds=2026-01-31/"},
+    {"input_path": "/meta", "publish__metadata_path": "/meta"},
+    {"input_path": "/failed", "publish__quarantine_path": "/failed/of/out"},
+    {"input_path": "/lake/out.trial/first-5", "source__max_rows": 5},
 ])  # fmt: skip
 def test_none_of_the_tables_folders_may_lie_in_the_input(given: dict[str, str]) -> None:
     with pytest.raises(SliceError, match="lies inside the input"):
@@ -79,8 +80,8 @@ def test_second_day_of_a_pattern_has_its_own_rows_only(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     (tmp_path / "in" / "a.csv").write_text("name\na\nb\nfail\n")
     job = job_of(
-        input_path=f"{tmp_path}/**", output_path=f"file://{tmp_path}//out", max_quarantine_fraction=1,
-        input_format="csv",
+        input_path=f"{tmp_path}/**", output_path=f"file://{tmp_path}//out", quality__max_quarantine=1,
+        source__format="csv",
     )  # fmt: skip
     for key in ("2026-01-30", "2026-01-31", "2026-02-01"):
         report = run_in_process(changed(job, slice_key=key))

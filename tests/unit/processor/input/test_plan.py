@@ -73,15 +73,15 @@ def test_csv_is_cut_at_records_and_read_back_exactly(tmp_path: Path) -> None:
 def test_csv_columns_are_strings_unless_column_types_says_otherwise(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("zip,price,day\n01234,1.50,2026-01-31\n,,\n")
     assert rows_of(plan_of(tmp_path))[0] == {"zip": "01234", "price": "1.50", "day": "2026-01-31"}
-    typed = plan_of(tmp_path, column_types={"price": "float64", "day": "date32"})
+    typed = plan_of(tmp_path, source__column_types={"price": "float64", "day": "date32"})
     assert rows_of(typed) == [
         {"zip": "01234", "price": 1.5, "day": dt.date(2026, 1, 31)},
         {"zip": "", "price": None, "day": None},
     ]
     with pytest.raises(SliceError, match=r"'nope'.*'day'"):
-        plan_of(tmp_path, column_types={"nope": "int64"})
+        plan_of(tmp_path, source__column_types={"nope": "int64"})
     with pytest.raises(SliceError, match=r"source.column_types\['price'\] is 'money'"):
-        plan_of(tmp_path, column_types={"price": "money"})
+        plan_of(tmp_path, source__column_types={"price": "money"})
 
 
 @pytest.mark.usefixtures("small_ranges")
@@ -117,20 +117,20 @@ def test_compressed_text_is_one_unit(tmp_path: Path, suffix: str) -> None:
 )
 def test_slice_column_filters_rows_of_any_date_like_type(tmp_path: Path, values: pa.Array) -> None:
     pq.write_table(pa.table({"day": values, "n": [0, 1, 2]}), tmp_path / "a.parquet")
-    plan = plan_of(tmp_path, slice_column="day", columns=["n"])
+    plan = plan_of(tmp_path, source__column="day", columns=["n"])
     assert rows_of(plan) == [{"n": 1}]
     with pytest.raises(SliceError, match=r"source.column 'nope'"):
-        plan_of(tmp_path, slice_column="nope")
+        plan_of(tmp_path, source__column="nope")
 
 
 def test_format_that_arrow_writes_otherwise_is_refused_for_dates(tmp_path: Path) -> None:
     dates = pa.array([dt.date(2026, 1, 5)])
     pq.write_table(pa.table({"day": dates, "text": ["1/5/2026"]}), tmp_path / "a.parquet")
-    american = {"slice_key": "1/5/2026", "slice_format": "%-m/%-d/%Y"}
+    american = {"slice_key": "1/5/2026", "source__slice_format": "%-m/%-d/%Y"}
     with pytest.raises(SliceError, match=r"'%-m/%-d/%Y' has a directive that is not portable"):
-        plan_of(tmp_path, slice_column="day", **american)
-    assert plan_of(tmp_path, slice_column="text", **american).rows == 1
-    assert plan_of(tmp_path, slice_column="day", slice_key="Jan 05", slice_format="%b %d").rows == 1
+        plan_of(tmp_path, source__column="day", **american)
+    assert plan_of(tmp_path, source__column="text", **american).rows == 1
+    assert plan_of(tmp_path, source__column="day", slice_key="Jan 05", source__slice_format="%b %d").rows == 1
 
 
 @pytest.mark.parametrize("key", ["2026-01-31T00:00:00", "2026-1-31", "2026-02-30", "31.01.2026", "EMEA"])
@@ -138,8 +138,8 @@ def test_key_that_no_date_is_written_as_is_refused_and_not_empty(tmp_path: Path,
     day = pa.array([dt.datetime(2026, 1, 31, 5)])
     pq.write_table(pa.table({"at": day, "text": [key]}), tmp_path / "a.parquet")
     with pytest.raises(SliceError, match=rf"'%Y-%m-%d'.*key is '{key}'.*key_format"):
-        plan_of(tmp_path, slice_column="at", slice_key=key, on_empty="skip")
-    assert plan_of(tmp_path, slice_column="text", slice_key=key).rows == 1
+        plan_of(tmp_path, source__column="at", slice_key=key, source__on_empty="skip")
+    assert plan_of(tmp_path, source__column="text", slice_key=key).rows == 1
 
 
 @pytest.mark.parametrize(("zone", "slice_format", "key"), [
@@ -153,7 +153,7 @@ def test_key_that_a_date_is_written_as_is_none_to_refuse(
 ) -> None:
     at = pa.array([dt.datetime(2028, 2, 29, 12, tzinfo=dt.UTC)], pa.timestamp("s", tz="UTC"))
     pq.write_table(pa.table({"at": at}), tmp_path / "a.parquet")
-    given = {"slice_column": "at", "slice_timezone": zone, "slice_format": slice_format}
+    given = {"source__column": "at", "slice_timezone": zone, "source__slice_format": slice_format}
     assert plan_of(tmp_path, slice_key=key, **given).rows == 1
 
 
@@ -172,8 +172,8 @@ def test_folders_of_other_days_are_known_by_any_name(tmp_path: Path) -> None:
         pq.write_table(pa.table({"x": [1]}), tmp_path / f"day={day}" / "loaded=2026-02-02" / "a.parquet")
     with pytest.raises(SliceError, match=r"also holds day=2026-01-30.*set source.column='day'"):
         plan_of(tmp_path)
-    assert plan_of(f"{tmp_path}/day={{slice}}").rows == plan_of(tmp_path, slice_column="day").rows == 1
-    assert plan_of(tmp_path, slice_key="2026-01", slice_format="%Y-%m").rows == 2
+    assert plan_of(f"{tmp_path}/day={{slice}}").rows == plan_of(tmp_path, source__column="day").rows == 1
+    assert plan_of(tmp_path, slice_key="2026-01", source__slice_format="%Y-%m").rows == 2
     assert plan_of(tmp_path, slice_key="all").rows == 2
     assert plan_of(f"{tmp_path}/day=2026-01-3*").rows == 2
 
@@ -182,11 +182,11 @@ def test_slice_column_is_compared_in_the_slices_timezone(tmp_path: Path) -> None
     evening = dt.datetime(2026, 1, 30, 20, 0, 0, 123, tzinfo=dt.UTC)
     table = pa.table({"at": pa.array([evening], pa.timestamp("us", tz="UTC"))})
     pq.write_table(table, tmp_path / "a.parquet")
-    taipei = {"slice_column": "at", "slice_timezone": "Asia/Taipei"}
+    taipei = {"source__column": "at", "slice_timezone": "Asia/Taipei"}
     assert plan_of(tmp_path, **taipei).rows == 1
-    instant = {"slice_key": "2026-01-31T04:00:00+0800", "slice_format": "%Y-%m-%dT%H:%M:%S%z"}
+    instant = {"slice_key": "2026-01-31T04:00:00+0800", "source__slice_format": "%Y-%m-%dT%H:%M:%S%z"}
     assert plan_of(tmp_path, **taipei, **instant).rows == 1
-    assert plan_of(tmp_path, slice_column="at").rows == 0
+    assert plan_of(tmp_path, source__column="at").rows == 0
 
 
 @pytest.mark.parametrize(("one", "other"), [
@@ -216,7 +216,7 @@ def test_json_numbers_are_never_silently_rounded(tmp_path: Path) -> None:
     with pytest.raises(SliceError, match=r"a\.jsonl.*'id'.*9007199254740993.*source.column_types"):
         plan_of(tmp_path)
     (tmp_path / "a.jsonl").write_text('{"id": 12345678901234567890, "x": 1.5}\n')
-    typed = plan_of(tmp_path, column_types={"id": "uint64"})
+    typed = plan_of(tmp_path, source__column_types={"id": "uint64"})
     assert rows_of(typed) == [{"id": 12345678901234567890, "x": 1.5}]
     (tmp_path / "a.jsonl").write_text('{"id": 9007199254740993, "x": 1.5}\n')
     assert rows_of(plan_of(tmp_path)) == [{"id": 9007199254740993, "x": 1.5}]
@@ -224,7 +224,7 @@ def test_json_numbers_are_never_silently_rounded(tmp_path: Path) -> None:
 
 def test_long_csv_record_and_texts_such_as_na_are_kept(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text(f'a,f\n"{"x" * 3_000_000}",NaN\nNA,\n')
-    rows = rows_of(plan_of(tmp_path, column_types={"f": "float64"}))
+    rows = rows_of(plan_of(tmp_path, source__column_types={"f": "float64"}))
     assert len(rows[0]["a"]) == 3_000_000
     assert rows[0]["f"] != rows[0]["f"]
     assert rows[1] == {"a": "NA", "f": None}
@@ -260,15 +260,15 @@ def test_slice_column_of_bytes_or_hostile_text_selects_its_rows(tmp_path: Path) 
         pa.array([1769817600 * 10**6, 2**63 - 1, -(2**63)], pa.timestamp("us")),
     ):
         pq.write_table(pa.table({"day": values, "n": [0, 1, 2]}), tmp_path / "a.parquet")
-        assert rows_of(plan_of(tmp_path, slice_column="day", columns=["n"])) == [{"n": 0}]
+        assert rows_of(plan_of(tmp_path, source__column="day", columns=["n"])) == [{"n": 0}]
     pq.write_table(pa.table({"day": [["2026-01-31"]]}), tmp_path / "a.parquet")
     with pytest.raises(SliceError, match=r"source.column 'day' is list<.*has no text to compare"):
-        plan_of(tmp_path, slice_column="day")
+        plan_of(tmp_path, source__column="day")
 
 
 def test_max_rows_keeps_the_first_rows(tmp_path: Path) -> None:
     pq.write_table(pa.table({"x": range(10)}), tmp_path / "a.parquet", row_group_size=4)
-    plan = plan_of(tmp_path, max_rows=6)
+    plan = plan_of(tmp_path, source__max_rows=6)
     assert [r["x"] for r in rows_of(plan)] == [0, 1, 2, 3, 4, 5]
     assert plan.rows == 6
 
@@ -352,17 +352,17 @@ def test_csv_in_another_dialect_is_read_as_the_options_say(
 ) -> None:
     monkeypatch.setattr(text_module, "TEXT_RANGE_BYTES", 16)
     (tmp_path / "a.csv").write_bytes(data)
-    plan = plan_of(tmp_path / "a.csv", csv_options=options)
+    plan = plan_of(tmp_path / "a.csv", source__csv=options)
     assert rows_of(plan) == [{"name": a, "n": b} for a, b in rows]
     if "delimiter" not in options:
         assert len(plan.units) == 1
-    assert plan_of(tmp_path / "a.csv", csv_options=options).input_hash == plan.input_hash
+    assert plan_of(tmp_path / "a.csv", source__csv=options).input_hash == plan.input_hash
 
 
 def test_wrong_encoding_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "b.csv").write_bytes(b"name\n\x81\n")
     with pytest.raises(SliceError, match=r"b\.csv is not written in ascii"):
-        plan_of(tmp_path / "b.csv", encoding="ascii")
+        plan_of(tmp_path / "b.csv", source__encoding="ascii")
 
 
 @pytest.mark.slow

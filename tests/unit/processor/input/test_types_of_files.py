@@ -100,14 +100,14 @@ def test_nanoseconds_in_the_old_timestamp_format_are_kept_beside_distant_years(a
 
 def test_slice_of_a_distant_day_has_its_rows_in_the_old_timestamp_format(a_slice: Slice) -> None:
     a_slice.file({"x": [1, 2, 3], "t": pa.array(_DISTANT)}, use_deprecated_int96_timestamps=True)
-    assert a_slice.values(slice_column="t", slice_key="3000-01-01") == [1]
+    assert a_slice.values(source__column="t", slice_key="3000-01-01") == [1]
 
 
 def test_slice_of_the_first_day_that_nanoseconds_reach_has_its_rows(a_slice: Slice) -> None:
     times = pa.array([-(2**63) + 1, -1, 0, 2**63 - 1], pa.timestamp("ns"))
     a_slice.file({"x": [1, 2, 3, 4], "t": times})
     for key, values in {"1677-09-21": [1], "1969-12-31": [2], "1970-01-01": [3], "2262-04-11": [4]}.items():
-        assert a_slice.values(slice_column="t", slice_key=key) == values
+        assert a_slice.values(source__column="t", slice_key=key) == values
 
 
 @pytest.mark.parametrize(("one", "other"), [("us", "ns"), ("s", "us")])
@@ -241,7 +241,7 @@ def test_number_that_its_declared_float_does_not_hold_is_refused(
     a_slice: Slice, kind: str, number: str, name: str, content: str
 ) -> None:
     (a_slice.folder / name).write_text(content.format(number))
-    a_slice.refuse(rf"{name}, .*record [12]", column_types={"x": kind})
+    a_slice.refuse(rf"{name}, .*record [12]", source__column_types={"x": kind})
 
 
 @pytest.mark.parametrize(("name", "content"), [
@@ -251,7 +251,12 @@ def test_number_that_its_declared_float_does_not_hold_is_refused(
 def test_number_that_its_declared_float_holds_is_published(a_slice: Slice, name: str, content: str) -> None:
     (a_slice.folder / name).write_text(content)
     smallest = float("-inf") if name == "0.csv" else -1e308
-    assert a_slice.values(column_types={"x": "float64"}) == [9007199254740994.0, -16777218.5, smallest, 0.1]
+    assert a_slice.values(source__column_types={"x": "float64"}) == [
+        9007199254740994.0,
+        -16777218.5,
+        smallest,
+        0.1,
+    ]
 
 
 @pytest.mark.parametrize("content", [b"x,y\r1,2\r3,4\n5,6\n", b"x\r1\r2\r"])
@@ -287,18 +292,20 @@ def test_instants_and_local_times_are_never_mixed(
         a_slice.lines("".join(json.dumps({"x": text}) + "\n" for text in texts))
     else:
         (a_slice.folder / "0.csv").write_text("\n".join(["x", *texts]))
-    a_slice.refuse(rf"0\.{suffix}", column_types={"x": kind})
+    a_slice.refuse(rf"0\.{suffix}", source__column_types={"x": kind})
 
 
 def test_declared_types_reach_into_structs_and_lists(a_slice: Slice) -> None:
     a_slice.lines('{"x":{"at":"2026-01-31T06:00:00+01:00","orders":[{"id":7},{"id":null}]}}\n')
-    [value] = a_slice.values(column_types={"x.at": "timestamp[us, tz=UTC]", "x.orders[].id": "decimal(5, 2)"})
+    [value] = a_slice.values(
+        source__column_types={"x.at": "timestamp[us, tz=UTC]", "x.orders[].id": "decimal(5, 2)"}
+    )
     assert value == {"at": _ZONED, "orders": [{"id": Decimal("7.00")}, {"id": None}]}
 
 
 def test_declared_type_settles_what_files_disagree_on(a_slice: Slice) -> None:
     a_slice.parquet(pa.array([{"id": 1}]), pa.array([{"id": 1.5}]))
-    assert a_slice.values(column_types={"x.id": "decimal(10, 2)"}) == [
+    assert a_slice.values(source__column_types={"x.id": "decimal(10, 2)"}) == [
         {"id": Decimal(1)},
         {"id": Decimal("1.5")},
     ]
@@ -306,19 +313,21 @@ def test_declared_type_settles_what_files_disagree_on(a_slice: Slice) -> None:
 
 def test_declared_type_that_does_not_hold_a_value_is_refused(a_slice: Slice) -> None:
     a_slice.parquet(pa.array([1, 300]))
-    a_slice.refuse(r"0\.parquet.*'x'", column_types={"x": "int8"})
+    a_slice.refuse(r"0\.parquet.*'x'", source__column_types={"x": "int8"})
 
 
 def test_declared_type_of_another_kind_is_refused(a_slice: Slice) -> None:
     a_slice.parquet(pa.array([1, 300]))
     a_slice.refuse(
-        r"column 'x' string, and .*0\.parquet has int64.*another kind", column_types={"x": "string"}
+        r"column 'x' string, and .*0\.parquet has int64.*another kind", source__column_types={"x": "string"}
     )
 
 
 def test_declared_type_of_a_field_that_is_nowhere_is_refused(a_slice: Slice) -> None:
     a_slice.parquet(pa.array([{"id": 1}]))
-    a_slice.refuse(r"names \['x.key'\], which the input does not have", column_types={"x.key": "int8"})
+    a_slice.refuse(
+        r"names \['x.key'\], which the input does not have", source__column_types={"x.key": "int8"}
+    )
 
 
 _ODD = {
@@ -357,7 +366,7 @@ def test_null_column_takes_the_type_of_a_file_that_has_values_and_else_is_text(a
     a_slice.file({"x": ["a"], "y": pa.nulls(1)})
     assert a_slice.publish().schema.field("y").type == pa.string()
     a_slice.file({"x": ["b"], "y": [1]})
-    assert a_slice.publish(on_input_change="recompute").schema.field("y").type == pa.int64()
+    assert a_slice.publish(rerun__on_input_change="recompute").schema.field("y").type == pa.int64()
 
 
 def test_file_without_the_column_of_the_prompt_is_refused_and_its_near_name_is_told(a_slice: Slice) -> None:
@@ -400,7 +409,7 @@ def test_text_that_is_not_utf8_is_refused_or_replaced(a_slice: Slice, column: pa
     )  # fmt: skip
     a_slice.file({"y": ["a", "b"], "x": text})
     a_slice.refuse(r"row 2 of .*0\.parquet: column 'x' .*on_invalid_text='replace'.*columns=", prompt=prompt)
-    table = a_slice.publish(on_invalid_text="replace")
+    table = a_slice.publish(source__on_invalid_text="replace")
     shown = duckdb.sql(f"select x from '{a_slice.job.slice_path}/*.parquet'").fetchall()
     assert str(shown[1][0]).strip("[]'") == "\ufffd"
     assert len(table) == 2
@@ -413,13 +422,13 @@ def test_text_file_that_is_not_utf8_is_refused_with_the_column_replaced_or_decod
     rows = {"0.jsonl": b'{"y":"a","x":"ok"}\n{"y":"b","x":"\xe9"}\n', "0.csv": b"y,x\na,ok\nb,\xe9\n"}
     (a_slice.folder / name).write_bytes(rows[name])
     a_slice.refuse(rf"{name}, in or before record .*, column 'x'.*source.encoding.*on_invalid_text")
-    assert a_slice.values(on_invalid_text="replace") == ["ok", "\ufffd"]
-    assert a_slice.values(encoding="latin-1", on_config_change="recompute") == ["ok", "é"]
+    assert a_slice.values(source__on_invalid_text="replace") == ["ok", "\ufffd"]
+    assert a_slice.values(source__encoding="latin-1", rerun__on_config_change="recompute") == ["ok", "é"]
 
 
 def test_text_of_a_csv_with_escapes_that_is_not_utf8_is_refused_with_the_column(a_slice: Slice) -> None:
     (a_slice.folder / "0.csv").write_bytes(b"y,x\na,ok\nb,\xe9\n")
-    a_slice.refuse(r"0\.csv, in or before record 2, column 'x'.*", csv_options={"escape_char": "\\"})
+    a_slice.refuse(r"0\.csv, in or before record 2, column 'x'.*", source__csv={"escape_char": "\\"})
 
 
 @pytest.mark.parametrize("files", [
@@ -431,14 +440,14 @@ def test_declared_name_with_dots_is_the_column_of_that_name_where_there_is_one(
     a_slice: Slice, files: tuple[str, ...]
 ) -> None:
     a_slice.lines(*files)
-    table = a_slice.publish(column_types={"a.b": "decimal(5, 1)"}, prompt="{x}")
+    table = a_slice.publish(source__column_types={"a.b": "decimal(5, 1)"}, prompt="{x}")
     assert table.column("a.b").type == pa.decimal128(5, 1)
     assert table.column("a.b").drop_null().to_pylist() == [Decimal(1)]
 
 
 def test_declared_path_may_be_missing_in_files_and_first_records(a_slice: Slice) -> None:
     a_slice.lines('{"x": 1}\n{"x": 2, "a": {"b": 1}}', '{"x": 3}', '{"x": 4, "a": {}}')
-    table = a_slice.publish(column_types={"a.b": "decimal(5, 1)"})
+    table = a_slice.publish(source__column_types={"a.b": "decimal(5, 1)"})
     assert table.column("a").to_pylist() == [None, {"b": Decimal(1)}, None, {"b": None}]
 
 
@@ -466,7 +475,7 @@ def test_row_with_a_time_of_24_hours_is_not_asked_with_another_time(a_slice: Sli
         "copy (select [t] as x from (values (time '24:00:00'), ('23:59:59'), (null)) as _(t)) "
         f"to '{a_slice.folder}/0.parquet'"
     )
-    table = a_slice.publish(max_quarantine_fraction=0.5)
+    table = a_slice.publish(quality__max_quarantine=0.5)
     assert len(table) == 2
     assert "23:59:59" in table.column("answer")[0].as_py()
     [failed] = pq.read_table(a_slice.job.paths.quarantine, partitioning=None).to_pylist()
@@ -521,7 +530,7 @@ def test_type_that_is_declared_for_a_folders_column_is_its_values(
     a_slice: Slice, files: dict[str, bytes]
 ) -> None:
     a_slice.texts(files)
-    table = a_slice.publish(column_types={"c": "int64"}, prompt="{x} {c}")
+    table = a_slice.publish(source__column_types={"c": "int64"}, prompt="{x} {c}")
     assert table.schema.field("c").type == pa.int64()
     assert dict(zip(*table.select(["x", "c"]).to_pydict().values(), strict=True)) == {
         "a": 5,
@@ -536,13 +545,15 @@ def test_type_that_is_declared_for_a_folders_column_is_its_values(
 def test_folder_that_is_not_of_its_declared_type_is_refused(a_slice: Slice, value: str, kind: str) -> None:
     a_slice.texts({"c=1/0.csv": _A, f"c={value}/0.csv": _A})
     match = rf"makes column 'c' .*, and .*c={value}/0\.csv lies in the folder c={value}"
-    a_slice.refuse(match, column_types={"c": kind})
+    a_slice.refuse(match, source__column_types={"c": kind})
 
 
 @pytest.mark.parametrize("text", ['{"x":"c"}', '{"x":{"c":1}}'])
 def test_declared_json_column_that_stands_only_in_other_values_is_told(a_slice: Slice, text: str) -> None:
     a_slice.lines(text + "\n")
-    a_slice.refuse("column_types names .'c'., which the input does not have", column_types={"c": "int64"})
+    a_slice.refuse(
+        "column_types names .'c'., which the input does not have", source__column_types={"c": "int64"}
+    )
 
 
 def test_file_name_that_is_not_utf8_is_refused(a_slice: Slice) -> None:
@@ -554,7 +565,7 @@ def test_file_name_that_is_not_utf8_is_refused(a_slice: Slice) -> None:
 @pytest.mark.parametrize(("rows", "options"), [
     (["p", "a\rb"], {}),
     (['"p ""q""\r\n"', "\ra"], {}),
-    (["p\\\r", 'q\\"', "a\rb"], {"csv_options": {"escape_char": "\\"}}),
+    (["p\\\r", 'q\\"', "a\rb"], {"source__csv": {"escape_char": "\\"}}),
 ])  # fmt: skip
 def test_carriage_return_alone_ends_no_csv_line(
     a_slice: Slice, rows: list[str], options: dict[str, Any]
@@ -570,12 +581,14 @@ def test_carriage_returns_in_quotes_are_kept(a_slice: Slice) -> None:
 
 def test_escaped_carriage_returns_and_those_behind_an_escaped_quote_are_kept(a_slice: Slice) -> None:
     a_slice.texts({"0.csv": b'x,o\np\\\rq,1\n"a\\"b\r",2\n'})
-    assert a_slice.values(csv_options={"escape_char": "\\"}) == ["p\rq", 'a"b\r']
+    assert a_slice.values(source__csv={"escape_char": "\\"}) == ["p\rq", 'a"b\r']
 
 
 def test_csv_value_that_is_not_of_its_declared_type_is_refused_with_its_column(a_slice: Slice) -> None:
     a_slice.texts({"0.csv": b"a,x\n1,1\n2,z\n"})
-    a_slice.refuse(r"0\.csv, record 2: column 'x': .*int64.*'z'", column_types={"x": "int64"}, columns=["x"])
+    a_slice.refuse(
+        r"0\.csv, record 2: column 'x': .*int64.*'z'", source__column_types={"x": "int64"}, columns=["x"]
+    )
 
 
 @pytest.mark.parametrize("row", [b"1,a", b'"1","a"\r\n'])
@@ -602,5 +615,9 @@ def test_folders_value_that_the_tables_type_does_not_hold_is_refused(a_slice: Sl
     folder.mkdir(parents=True)
     (folder / "0.csv").write_bytes(_A)
     a_slice.cluster = InProcess()
-    given = {"input_path": f"{folder.parent}/", "slice_key": "2026-02-01", "column_types": {"c": "int64"}}
+    given = {
+        "input_path": f"{folder.parent}/",
+        "slice_key": "2026-02-01",
+        "source__column_types": {"c": "int64"},
+    }
     a_slice.refuse("column 'c' is int64, and int8 in the table", **given)

@@ -11,8 +11,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.audio import MediaColumn
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.base import MediaColumn
 from airflow_provider_raydatallm.processor.media import cells, medium, reader
 from airflow_provider_raydatallm.processor.media.cells import MediaFile, check_media_column, files_of_cell
 from airflow_provider_raydatallm.processor.media.medium import InvalidMedia, Medium
@@ -20,16 +19,16 @@ from airflow_provider_raydatallm.processor.media.reader import MediaReader
 from tests.support.http_server import http_server
 from tests.support.images import BAD_IMAGES, image_file
 from tests.support.recordings import recording
-from tests.support.slice_jobs import slice_job
+from tests.support.slice_jobs import slice_job, spec
 
 
 def media_reader(**fields: Any) -> MediaReader:
     required = dict.fromkeys(("slice_key", "input_path", "output_path", "model_source", "prompt"), "x")
-    return MediaReader(SliceJob(**required, image_column="photo", **fields))
+    return MediaReader(spec(**required, images__column="photo", **fields))
 
 
 def photos(column: str = "photo") -> MediaColumn:
-    media = slice_job(image_column=column).media
+    media = slice_job(images__column=column).task.media
     assert media is not None
     return media
 
@@ -80,7 +79,7 @@ def test_columns_of_other_kinds_are_refused(kind: pa.DataType) -> None:
 def test_files_are_read_from_wherever_they_are(tmp_path: Path) -> None:
     (tmp_path / "a.jpg").write_bytes(b"on disk")
     with http_server(lambda request: (200, b"of a site")) as site:
-        opened = media_reader(image_sources=(str(tmp_path), site, "127.0.0.1")).read([
+        opened = media_reader(images__sources=(str(tmp_path), site, "127.0.0.1")).read([
             [MediaFile(b"in the row"), MediaFile(None, f"{tmp_path}/a.jpg")],
             [MediaFile(None, f"file://{tmp_path}/a.jpg")],
             [MediaFile(None, f"{site}/a.jpg")],
@@ -100,7 +99,7 @@ def test_file_that_cannot_be_read_is_its_row_s_failure(
     monkeypatch.setattr(reader, "_RETRY_WAITS_SECONDS", ())
     (tmp_path / "large.jpg").write_bytes(b"x" * 101)
     (tmp_path / "folder").mkdir()
-    good, bad = media_reader(image_sources=(str(tmp_path),), image_max_bytes=100).read(
+    good, bad = media_reader(images__sources=(str(tmp_path),), images__max_bytes=100).read(
         [[MediaFile(b"good")], [MediaFile(b"good"), MediaFile(None, f"{tmp_path}/{name}")]]
     )
     assert good == [b"good"]
@@ -117,7 +116,7 @@ def test_file_is_below_a_source_when_all_links_are_followed(tmp_path: Path) -> N
     photos.symlink_to(tmp_path / "photos-v2")
     (photos / "link.jpg").symlink_to("a.jpg")
     (photos / "other.jpg").symlink_to(tmp_path / "more" / "a.jpg")
-    reader = media_reader(image_sources=(str(photos), str(tmp_path / "more")))
+    reader = media_reader(images__sources=(str(photos), str(tmp_path / "more")))
     rows = [[MediaFile(None, f"{photos}/{name}.jpg")] for name in ("a", "link", "other")]
     assert reader.read(rows) == [[b"photos-v2"], [b"photos-v2"], [b"more"]]
 
@@ -142,7 +141,7 @@ def test_what_is_no_file_of_a_source_is_never_opened(
     make(tmp_path / "p" / "a.jpg")
     (tmp_path / "p" / "good.jpg").write_bytes(b"good")
     names = ["a.jpg"] * 20 + ["good.jpg"]  # more than there are threads
-    *bad, good = media_reader(image_sources=(str(tmp_path / "p"),)).read(
+    *bad, good = media_reader(images__sources=(str(tmp_path / "p"),)).read(
         [[MediaFile(None, f"{tmp_path}/p/{name}")] for name in names]
     )
     assert good == [b"good"]
@@ -152,7 +151,7 @@ def test_what_is_no_file_of_a_source_is_never_opened(
 
 
 def test_device_is_never_opened() -> None:
-    [bad] = media_reader(image_sources=("/dev",)).read([[MediaFile(None, "/dev/zero")]])
+    [bad] = media_reader(images__sources=("/dev",)).read([[MediaFile(None, "/dev/zero")]])
     with pytest.raises(InvalidMedia, match="'/dev/zero' is a device"):
         raise bad  # type: ignore[misc]
 
@@ -187,7 +186,7 @@ def test_file_that_is_swapped_for_a_link_meanwhile_is_not_read(tmp_path: Path, s
     thread = threading.Thread(target=swap)
     thread.start()
     try:
-        reader = media_reader(image_sources=(str(photos),))
+        reader = media_reader(images__sources=(str(photos),))
         read = [reader.read([[MediaFile(None, f"{photos}/x/a.jpg")]])[0] for _ in range(300)]
     finally:
         done.set()
@@ -197,7 +196,7 @@ def test_file_that_is_swapped_for_a_link_meanwhile_is_not_read(tmp_path: Path, s
 
 
 def test_file_in_a_row_over_the_limit_is_refused() -> None:
-    [bad] = media_reader(image_max_bytes=3).read([[MediaFile(b"1234")]])
+    [bad] = media_reader(images__max_bytes=3).read([[MediaFile(b"1234")]])
     with pytest.raises(InvalidMedia, match=r"the image has more than images\.max_bytes, 3 bytes"):
         raise bad  # type: ignore[misc]
 
@@ -207,7 +206,7 @@ def test_files_of_a_row_share_what_may_be_read_and_no_other_row_does(monkeypatch
     asked: list[str] = []
     with http_server(lambda request: (asked.append(request.path), (200, b"1234"))[1]) as site:
         files = [MediaFile(None, f"{site}/{i}") for i in range(40)]
-        many, few = media_reader(image_sources=(site, "127.0.0.1"), image_max_bytes=4).read(
+        many, few = media_reader(images__sources=(site, "127.0.0.1"), images__max_bytes=4).read(
             [files, files[:2]]
         )
     with pytest.raises(InvalidMedia, match="more than 10 bytes together"):
@@ -220,13 +219,13 @@ def test_site_that_fails_for_a_moment_is_asked_again(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(reader, "_RETRY_WAITS_SECONDS", (0.01, 0.01))
     answers = iter([(503, b""), (429, b""), (200, b"here")])
     with http_server(lambda request: next(answers)) as site:
-        opened = media_reader(image_sources=(site, "127.0.0.1")).read([[MediaFile(None, f"{site}/a")]])
+        opened = media_reader(images__sources=(site, "127.0.0.1")).read([[MediaFile(None, f"{site}/a")]])
     assert opened == [[b"here"]]
 
 
 def test_one_bad_image_fails_its_row_and_no_other() -> None:
     bad = BAD_IMAGES["truncated"]
-    good, both, other = media_reader(image_max_pixels=1000).decode(
+    good, both, other = media_reader(images__max_pixels=1000).decode(
         [[image_file()], [image_file(), bad], [image_file(8, 8), image_file(6, 4)]]
     )
     assert isinstance(good, list)
@@ -245,7 +244,7 @@ def test_files_are_read_at_the_same_time() -> None:
 
     with http_server(respond) as site:
         rows = [[MediaFile(None, f"{site}/{i}")] for i in range(8)]
-        assert media_reader(image_sources=(site, "127.0.0.1")).read(rows) == [[b"x"]] * 8
+        assert media_reader(images__sources=(site, "127.0.0.1")).read(rows) == [[b"x"]] * 8
 
 
 def test_media_travel_without_a_copy_of_their_pixels() -> None:
@@ -262,7 +261,9 @@ def test_media_travel_without_a_copy_of_their_pixels() -> None:
 
 
 def test_recordings_are_decoded_into_pieces_one_after_the_other() -> None:
-    job = slice_job(task="transcribe", audio_column="call", audio_max_seconds=40, audio_max_bytes=2_000_000)
+    job = slice_job(
+        task="transcribe", audio__column="call", audio__max_seconds=40, audio__max_bytes=2_000_000
+    )
     of_calls = MediaReader(job)
     files = [[recording(31), recording(1)], [recording(41)], [recording(1), b"broken"]]
     contents = of_calls.read([[MediaFile(file) for file in row] for row in files])

@@ -17,7 +17,7 @@ def test_first_slice_without_a_vector_asks_the_hub_how_long_they_are(
 ) -> None:
     job = job_of(
         input_path="/i", output_path=f"{tmp_path}/out", task="embed", engine="vllm", model_source="who/what",
-        engine_kwargs={"revision": "v1"}, embedding_dtype="int8",
+        engine__kwargs={"revision": "v1"}, embedding__dtype="int8",
     )  # fmt: skip
 
     def download(name: str, *, revision: str, allow_patterns: list[str]) -> None:

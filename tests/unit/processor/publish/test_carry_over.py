@@ -62,7 +62,7 @@ def job(tmp_path: Path) -> SliceJob:
     job = job_of(
         input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", preprocess=f"{__name__}:ask",
         output_schema={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]},
-        max_quarantine_fraction=1.0, on_input_change="extend",
+        quality__max_quarantine=1.0, rerun__on_input_change="extend",
     )  # fmt: skip
     add(job, "b.parquet", ["x", *KINDS, *["x"] * 5] * 3)
     return job
@@ -75,7 +75,7 @@ def quarantine(job: SliceJob) -> list[dict[str, Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("policy", [{}, {"max_row_attempts": 3}, {"repair": 2}], ids=str)
+@pytest.mark.parametrize("policy", [{}, {"quality__max_attempts": 3}, {"quality__repair": 2}], ids=str)
 def test_extension_asks_no_row_in_quarantine_again(job: SliceJob, policy: dict[str, int]) -> None:
     job = changed(job, **policy)
     first = run(job, cluster_of())
@@ -85,7 +85,7 @@ def test_extension_asks_no_row_in_quarantine_again(job: SliceJob, policy: dict[s
     add(job, "c.parquet", ["x", "x"])
     cluster = cluster_of()
     report = run(job, cluster)
-    assert cluster.answered == 3 + policy.get("max_row_attempts", 1)  # of the new rows
+    assert cluster.answered == 3 + policy.get("quality__max_attempts", 1)  # of the new rows
     after = quarantine(job)
     assert [row for row in after if not row["__file"].endswith("a.parquet")] == before
     assert len(after) == 13
@@ -119,7 +119,7 @@ def test_version_after_version_takes_over_the_same_rows(job: SliceJob) -> None:
     assert newest(job).number == 3
 
 
-RETRY = {"retry_quarantined": True}
+RETRY = {"rerun__retry_quarantined": True}
 
 
 @pytest.mark.slow
@@ -176,7 +176,7 @@ def test_rows_in_quarantine_that_are_taken_over_count_for_the_limits(job: SliceJ
     add(job, "c.parquet", ["x"])
     cluster = cluster_of()
     with pytest.raises(SliceError, match=f"quality.{limit} 0.1: .*such as row"):
-        run(changed(job, **{f"{limit}_fraction": 0.1}), cluster)
+        run(changed(job, **{f"quality__{limit}": 0.1}), cluster)
     assert (cluster.answered, newest(job).number) == (0, 1)
 
 

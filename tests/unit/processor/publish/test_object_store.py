@@ -31,7 +31,9 @@ NAMES = [f"n{i}" for i in range(19)]
 def job(tmp_path: Path, s3_store: Store) -> SliceJob:
     pq.write_table(pa.table({"name": [*NAMES, "fail"]}), tmp_path / "in.parquet")
     return job_of(
-        input_path=f"{tmp_path}/in.parquet", output_path=f"{s3_store.url}/out", on_config_change="recompute"
+        input_path=f"{tmp_path}/in.parquet",
+        output_path=f"{s3_store.url}/out",
+        rerun__on_config_change="recompute",
     )
 
 
@@ -139,7 +141,7 @@ def test_slice_costs_a_store_as_many_requests_as_the_docs_say(
 def test_leftovers_on_an_object_store_are_found_and_removed(job: SliceJob) -> None:
     run(job)
     with pytest.raises(SliceError, match=r"quality.max_quarantine"):
-        run(changed(asked(job, "new"), prompt="{name}!", max_quarantine_fraction=0))
+        run(changed(asked(job, "new"), prompt="{name}!", quality__max_quarantine=0))
     before = answers(job)
     [found] = garbage.find_leftovers(job, -1, stale_seconds=0)
     garbage.remove_leftovers(found.folders)

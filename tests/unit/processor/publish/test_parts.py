@@ -52,7 +52,7 @@ def test_every_counter_is_summed_over_the_published_rows_also_those_of_a_version
 ) -> None:
     assert run(job) == expected(rows=3)
     pq.write_table(pa.table({"name": ["d", "e"]}), f"{job.input_path}/b.parquet")
-    assert run(changed(job, on_input_change="extend")) == expected(rows=5)
+    assert run(changed(job, rerun__on_input_change="extend")) == expected(rows=5)
 
 
 def test_counter_that_one_row_does_not_have_is_unknown_and_the_others_are_not(job: SliceJob) -> None:
@@ -89,11 +89,11 @@ def test_tokens_are_those_of_the_rows_that_are_known(job: SliceJob) -> None:
     assert (tokens.input, tokens.output, tokens.saved) == (14, 4, None)  # type: ignore[attr-defined]
     assert report.counts.uncounted == 1  # type: ignore[attr-defined]
     pq.write_table(pa.table({"name": ["d"]}), f"{job.input_path}/b.parquet")
-    extended = changed(job, on_input_change="extend")
+    extended = changed(job, rerun__on_input_change="extend")
     report = run_in_process(extended, InProcess(batch=2, answer=leave_out))
     assert (report.tokens.input, report.counts.uncounted) == (21, 1)  # type: ignore[attr-defined]
 
 
 def test_rows_that_failed_for_being_truncated_count_as_truncated(job: SliceJob) -> None:
-    strict = changed(job, choices=["yes", "no"], max_quarantine_fraction=1.0)
+    strict = changed(job, choices=["yes", "no"], quality__max_quarantine=1.0)
     assert run(strict, text="y")["truncated"] == 3

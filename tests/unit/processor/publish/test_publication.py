@@ -95,20 +95,22 @@ def test_success_is_shown_last_and_goes_first(job: SliceJob, monkeypatch: pytest
     monkeypatch.setattr(Store, "place", placed)
     monkeypatch.setattr(Store, "remove_file", removed)
     run(job)
-    run(changed(job, force_rerun=True))
+    run(changed(job, rerun__force=True))
     first = ["show part", "show _SUCCESS"]
     assert steps == [*first, "remove _SUCCESS", "remove part", *first]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "given", [{"file_per_input": True}, {"max_file_bytes": 1 << 20}], ids=["per input", "by size"]
+    "given",
+    [{"publish__file_per_input": True}, {"publish__max_file_bytes": 1 << 20}],
+    ids=["per input", "by size"],
 )
 def test_several_files_carry_their_version_and_read_in_order(
     job: SliceJob, given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if "max_file_bytes" in given:  # the least that can be set is more than this test wants to write
-        job = job.model_copy(update={"max_file_bytes": 2000})
+    if "publish__max_file_bytes" in given:  # the least that can be set is more than this test wants to write
+        job = job.changed(publish={"max_file_bytes": 2000})
     else:
         job = changed(job, **given)
     run(job)
@@ -117,17 +119,17 @@ def test_several_files_carry_their_version_and_read_in_order(
     assert all(Path(f).name.startswith("part-000001-") for f in files)
     assert published_dataset(job.slice_path).to_table().column("answer").to_pylist() == ALL
     assert pq.read_table(job.slice_path, partitioning=None).column("answer").to_pylist() == ALL
-    if job.file_per_input:
+    if job.publish.file_per_input:
         assert [pq.read_metadata(f).num_rows for f in files] == [100, 100, 100]
         assert [f.input for f in newest(job).files] == [f"{job.input_path}{f}.parquet" for f in range(3)]
     else:
         assert {f.input for f in newest(job).files} == {None}
 
-    run(job.model_copy(update={"force_rerun": True}))
+    run(job.changed(rerun={"force": True}))
     again = published_files(job.slice_path)
     assert all(Path(f).name.startswith("part-000002-") for f in again)
     assert [Path(f) for f in again] == parts(job)
-    run(changed(job, force_rerun=True, file_per_input=False, max_file_bytes=1 << 30))
+    run(changed(job, rerun__force=True, publish__file_per_input=False, publish__max_file_bytes=1 << 30))
     assert len(parts(job)) == 1
 
 
@@ -136,7 +138,7 @@ def test_old_version_stays_readable_until_the_new_one_is_published(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(job)
-    other = changed(job, prompt="new {name}", on_config_change="recompute")
+    other = changed(job, prompt="new {name}", rerun__on_config_change="recompute")
     seen: list[Any] = []
 
     def look(batch: pa.Table) -> None:
@@ -154,7 +156,9 @@ def test_old_version_stays_readable_until_the_new_one_is_published(
 @pytest.mark.slow
 def test_kept_versions_can_be_read_and_are_removed_in_their_turn(job: SliceJob) -> None:
     def prompt(text: str) -> SliceJob:
-        return changed(job, prompt=text + " {name}", on_config_change="recompute", keep_versions=1)
+        return changed(
+            job, prompt=text + " {name}", rerun__on_config_change="recompute", publish__keep_versions=1
+        )
 
     for text in ("one", "two", "three"):
         run(prompt(text))
@@ -188,7 +192,7 @@ def test_file_that_is_too_large_for_one_copy_becomes_several_that_name_their_inp
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(publication, "_MAX_FILE_BYTES", 2000)
-    run(changed(job, file_per_input=True))
+    run(changed(job, publish__file_per_input=True))
     files = newest(job).files
     assert len(files) > 3
     assert len({f.input for f in files}) == 3
@@ -209,7 +213,7 @@ def test_row_without_an_answer_is_never_published(job: SliceJob) -> None:
             return Pieces(pieces.names, pieces.numbers[rest], pieces.ranges[rest], pieces.rows[rest])
 
     with pytest.raises(SliceError, match=r"90 are answered and 0 have failed"):
-        run(changed(job, file_per_input=True), Forgets())
+        run(changed(job, publish__file_per_input=True), Forgets())
     assert shown(job) == set()
 
 
@@ -243,10 +247,10 @@ def test_run_that_dies_between_its_file_and_its_commit_answers_nothing_again(
     again = changed(
         job,
         **{
-            "recompute": {"prompt": "new {name}", "on_config_change": "recompute"},
-            "forced": {"force_rerun": True, "max_rows": None},
-            "retry": {"retry_quarantined": True},
-            "extend": {"on_input_change": "extend"},
+            "recompute": {"prompt": "new {name}", "rerun__on_config_change": "recompute"},
+            "forced": {"rerun__force": True, "source__max_rows": None},
+            "retry": {"rerun__retry_quarantined": True},
+            "extend": {"rerun__on_input_change": "extend"},
         }[mode],
     )
     # Without other answers the new file would be the old one, to the byte.

@@ -83,7 +83,7 @@ def test_every_stage_quarantines_its_own(job: SliceJob) -> None:
 
 def test_answer_that_breaks_its_shape_is_quarantined_with_its_text(job: SliceJob) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-    shaped = changed(job, output_schema=schema, max_quarantine_fraction=1.0)
+    shaped = changed(job, output_schema=schema, quality__max_quarantine=1.0)
     report = run(shaped)
     assert (report.counts.succeeded, report.counts.quarantined, report.counts.invalid_output) == (0, 100, 96)
     assert published(shaped).schema.field("answer").type == pa.struct([("a", pa.int64())])
@@ -95,24 +95,24 @@ def test_answer_that_breaks_its_shape_is_quarantined_with_its_text(job: SliceJob
 
 @pytest.mark.slow
 def test_too_many_failures_publish_nothing_keep_the_rows_and_say_why(job: SliceJob) -> None:
-    strict = changed(job, max_quarantine_fraction=0.01)
+    strict = changed(job, quality__max_quarantine=0.01)
     with pytest.raises(
         SliceError, match=r"quality.max_quarantine 0.01: .*ValueError, such as row 4 of .*in\.parquet"
     ):
         run(strict)
     assert shown(job) == set()
     cluster = InProcess()
-    report = run(changed(job, max_quarantine_fraction=0.04), cluster)
+    report = run(changed(job, quality__max_quarantine=0.04), cluster)
     assert report.counts.quarantined == 4
     assert cluster.answered == 0  # it had stopped at the end of the first pass: all was answered
     with pytest.raises(SliceError, match=r"quality.max_quarantine"):
-        run(changed(job, slice_key="other", max_quarantine_fraction=0.0))
+        run(changed(job, slice_key="other", quality__max_quarantine=0.0))
 
 
 def test_share_that_is_allowed_is_not_too_much_by_a_rounding(job: SliceJob) -> None:
     names = ["fail"] * 29 + ["a"] * 71
     pq.write_table(pa.table({"n": range(100), "name": names}), job.input_path)
-    assert run(changed(job, max_quarantine_fraction=0.29)).counts.quarantined == 29  # 0.29 * 100 < 29
+    assert run(changed(job, quality__max_quarantine=0.29)).counts.quarantined == 29  # 0.29 * 100 < 29
 
 
 def refuse_half(row: dict[str, Any]) -> str:
@@ -129,13 +129,13 @@ def test_slice_with_too_many_failures_is_not_answered_to_its_end(job: SliceJob) 
     assert cluster.answered == 0  # the 50 that fail come first
     cluster = InProcess()
     with pytest.raises(SliceError, match=r"quality.max_quarantine"):
-        run(changed(asked, slice_key="other", max_row_attempts=2), cluster)
+        run(changed(asked, slice_key="other", quality__max_attempts=2), cluster)
     assert cluster.answered == 50  # each row has another try, which may succeed
 
 
 def test_rows_are_tried_as_often_as_asked(job: SliceJob) -> None:
     cluster = InProcess()
-    report = run(changed(job, max_row_attempts=3), cluster)
+    report = run(changed(job, quality__max_attempts=3), cluster)
     assert report.counts.quarantined == 4
     assert cluster.answered == 100 + 4 + 4
 
@@ -143,7 +143,7 @@ def test_rows_are_tried_as_often_as_asked(job: SliceJob) -> None:
 def test_row_that_fails_once_is_answered_by_its_next_attempt(job: SliceJob) -> None:
     cluster = InProcess()
     cluster.answer = lambda b: (stub_engine.answer if cluster.answered <= 100 else answer_fixed)(b)
-    report = run(changed(job, max_row_attempts=2), cluster)
+    report = run(changed(job, quality__max_attempts=2), cluster)
     assert (report.counts.succeeded, report.counts.quarantined) == (100, 0)
     assert published(job).column("answer").to_pylist()[3] == "fine 3"
     assert not Path(job.paths.quarantine).exists()
@@ -159,7 +159,7 @@ def test_retry_runs_the_quarantined_rows_only(job: SliceJob) -> None:
         requests.extend(batch.column("__request").to_pylist())
         return answer_fixed(batch, "fail 1", "fine 1")
 
-    retry = changed(job, retry_quarantined=True)
+    retry = changed(job, rerun__retry_quarantined=True)
     cluster = InProcess(answer=answer)
     report = run(retry, cluster)
     assert cluster.answered == len(requests) == 4
@@ -177,20 +177,20 @@ def test_retry_runs_the_quarantined_rows_only(job: SliceJob) -> None:
 
 
 def test_failed_rows_of_a_slice_that_was_not_published_are_tried_again_when_asked(job: SliceJob) -> None:
-    strict = changed(job, max_quarantine_fraction=0.01)
+    strict = changed(job, quality__max_quarantine=0.01)
     with pytest.raises(SliceError, match=r"rerun.retry_quarantined=True"):
         run(strict)
     cluster = InProcess()
     with pytest.raises(SliceError, match=r"rerun.retry_quarantined=True"):
         run(strict, cluster)
     assert cluster.answered == 0
-    report = run(changed(job, retry_quarantined=True), cluster)
+    report = run(changed(job, rerun__retry_quarantined=True), cluster)
     assert cluster.answered == 4
     assert (report.counts.succeeded, report.counts.quarantined) == (96, 4)
 
 
 def test_retry_of_a_slice_without_quarantine_does_nothing(job: SliceJob, tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": ["a"]}), tmp_path / "fine.parquet")
-    fine = changed(job, input_path=f"{tmp_path}/fine.parquet", retry_quarantined=True)
+    fine = changed(job, input_path=f"{tmp_path}/fine.parquet", rerun__retry_quarantined=True)
     assert run(fine).outcome == "published"
     assert run(fine).outcome == "unchanged"

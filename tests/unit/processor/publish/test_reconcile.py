@@ -28,8 +28,8 @@ def job(tmp_path: Path) -> SliceJob:
             pa.table({"name": [f"{f}-{i}" for i in range(9)] + ["fail"]}), tmp_path / "in" / f"{f}.parquet"
         )
     return job_of(
-        input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", on_config_change="recompute",
-        file_per_input=True,
+        input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", rerun__on_config_change="recompute",
+        publish__file_per_input=True,
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def test_altered_content_is_noticed_by_who_asks_for_it(job: SliceJob) -> None:
     content[20] ^= 0x40
     parts(job)[0].write_bytes(bytes(content))
     assert run(job).outcome == "unchanged"  # a listing does not tell
-    careful = changed(job, verify="content")
+    careful = changed(job, rerun__verify="content")
     assert finished_report(careful) is None
     assert run(careful).published_version == 2
     assert answers(job) == ALL
@@ -161,7 +161,7 @@ def test_files_of_others_that_come_later_are_left_alone(job: SliceJob) -> None:
 @pytest.mark.parametrize("keep", [0, 1, 2])
 def test_window_of_kept_versions_is_as_long_as_asked(job: SliceJob, keep: int) -> None:
     for text in ("one", "two", "three", "four"):
-        run(asked(job, text, keep_versions=keep))
+        run(asked(job, text, publish__keep_versions=keep))
     for number, text in enumerate(("one", "two", "three", "four"), start=1):
         if number < 4 - keep:
             with pytest.raises(
@@ -181,12 +181,14 @@ def test_window_of_kept_versions_is_as_long_as_asked(job: SliceJob, keep: int) -
 @pytest.mark.slow
 def test_window_shrinks_and_grows_with_the_newest_version(job: SliceJob) -> None:
     for text, keep, kept in (("a", 2, 0), ("b", 2, 1), ("c", 2, 2), ("d", 0, 0), ("e", 2, 1)):
-        run(asked(job, text, keep_versions=keep))
+        run(asked(job, text, publish__keep_versions=keep))
         assert len(list((metadata(job) / "kept").glob("*"))) == kept
 
 
 def test_metadata_and_quarantine_in_folders_of_their_own_work_alike(job: SliceJob, tmp_path: Path) -> None:
-    elsewhere = changed(job, metadata_path=f"{tmp_path}/m/meta", quarantine_path=f"{tmp_path}/q/bad")
+    elsewhere = changed(
+        job, publish__metadata_path=f"{tmp_path}/m/meta", publish__quarantine_path=f"{tmp_path}/q/bad"
+    )
     report = run(elsewhere)
     assert (tmp_path / "m/meta/ds=2026-01-31/reports/report-000001.json").exists()
     assert len(list((tmp_path / "q/bad/ds=2026-01-31").glob("quarantine-*.parquet"))) == 2

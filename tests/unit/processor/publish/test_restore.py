@@ -26,7 +26,9 @@ from tests.support.slice_files import answers, files_below, folders_of, metadata
 def job(tmp_path: Path) -> SliceJob:
     pq.write_table(pa.table({"name": ["a", "b", *"cdefghij", "fail"]}), tmp_path / "in.parquet")
     return job_of(
-        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", on_config_change="recompute"
+        input_path=f"{tmp_path}/in.parquet",
+        output_path=f"{tmp_path}/out",
+        rerun__on_config_change="recompute",
     )
 
 
@@ -66,7 +68,7 @@ def test_restored_version_can_be_retried_and_extended(job: SliceJob) -> None:
     run(asked(job, "new"))
     restore.restore_version(job, 1)
     cluster = InProcess(answer=answer_fixed)
-    assert run(changed(job, retry_quarantined=True), cluster).counts.succeeded == 11
+    assert run(changed(job, rerun__retry_quarantined=True), cluster).counts.succeeded == 11
     assert cluster.answered == 1
     assert answers(job)[-1] == "fine"
 
@@ -104,7 +106,7 @@ def test_kept_version_that_is_damaged_is_never_restored(job: SliceJob, damage: s
 
 def test_damaged_commit_of_a_kept_version_stops_neither_readers_nor_restores_of_others(job: SliceJob) -> None:
     for text in ("one", "two", "three"):
-        run(asked(job, text, keep_versions=2))
+        run(asked(job, text, publish__keep_versions=2))
     commit = metadata(job) / versions.commit_name(1)
     commit.write_text(commit.read_text()[:-9])
     assert [v.number for v in kept_versions(folders_of(job))] == [3, 2]

@@ -44,7 +44,7 @@ def test_input_column_that_the_quarantine_needs_is_refused(job: SliceJob, tmp_pa
 def test_folder_above_the_table_never_hides_a_column(job: SliceJob, tmp_path: Path) -> None:
     for above in (
         changed(job, output_path=f"{tmp_path}/NAME=b/out"),
-        changed(job, quarantine_path=f"{tmp_path}/name=b/bad"),
+        changed(job, publish__quarantine_path=f"{tmp_path}/name=b/bad"),
         changed(job, output_path=f"{tmp_path}/answer=b/out"),
     ):
         cluster = InProcess()
@@ -144,7 +144,7 @@ def test_column_of_a_type_with_a_plainer_twin_is_published_as_that(
 def test_column_types_of_whole_seconds_are_published_as_milliseconds(job: SliceJob, tmp_path: Path) -> None:
     (tmp_path / "in.csv").write_text("name,at,day\na,2026-01-31 10:00:00,2026-01-31\n")
     types = {"at": "timestamp[s]", "day": "date64"}
-    run_in_process(changed(job, input_path=f"{tmp_path}/in.csv", column_types=types))
+    run_in_process(changed(job, input_path=f"{tmp_path}/in.csv", source__column_types=types))
     table = pq.read_table(job.slice_path, partitioning=None)
     assert table.schema.field("at").type == pa.timestamp("ms")
     assert table.select(["at", "day"]).to_pylist() == [

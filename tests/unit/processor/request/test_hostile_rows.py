@@ -102,7 +102,7 @@ def test_text_that_is_not_utf8_is_refused_before_a_row_is_asked_or_replaced(
         ) as caught:
             read(plan, prompt=prompt)
         assert caught.value.kind == "input"
-    good, bad = read(plan_of(tmp_path, table, on_invalid_text="replace"), prompt="{n} {x}")
+    good, bad = read(plan_of(tmp_path, table, source__on_invalid_text="replace"), prompt="{n} {x}")
     assert ([prompt.count("\ufffd") > 0 for _, prompt, _ in good], bad) == ([False, True, False], [])
     assert len(read(plan_of(tmp_path, table, columns=["n"]), prompt="{n}")[0]) == 3
 
@@ -167,13 +167,13 @@ def test_slice_with_invalid_text_is_refused_or_published_so_that_all_can_read_it
     else:
         path.write_bytes(b"x,y\n" + b"".join(b"%s,%s\n" % row for row in rows))
     job = job_of(
-        input_path=str(path), output_path=f"{tmp_path}/out", prompt="{x}", max_quarantine_fraction=0.5,
+        input_path=str(path), output_path=f"{tmp_path}/out", prompt="{x}", quality__max_quarantine=0.5,
     )  # fmt: skip
     cluster = InProcess()
     with pytest.raises(SliceError, match=r"on_invalid_text='replace'") as caught:
         run_in_process(job, cluster)
     assert (caught.value.kind, cluster.answered) == ("input", 0)
-    report = run_in_process(changed(job, on_invalid_text="replace"))
+    report = run_in_process(changed(job, source__on_invalid_text="replace"))
     assert (report.counts.succeeded, report.counts.quarantined) == (2, 1)
     bad = "\ufffd\ufffd"
     for folder, expected in [

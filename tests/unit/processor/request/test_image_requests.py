@@ -20,7 +20,7 @@ from airflow_provider_raydatallm.processor.request.requests import RequestBuilde
 from tests.support.in_process import job_of, run_in_process
 from tests.support.slice_jobs import slice_job
 
-OF_PHOTOS = slice_job(image_column="photo").media
+OF_PHOTOS = slice_job(images__column="photo").task.media
 PHOTOS = [b"a" * 500, None, b"c" * 500, b"d" * 500]
 
 
@@ -34,7 +34,7 @@ def plan_of(folder: Path, **fields: Any) -> Plan:
 def test_rows_bring_their_images_whether_the_table_keeps_them_or_not(
     tmp_path: Path, columns: tuple[str, ...] | None
 ) -> None:
-    plan = plan_of(tmp_path, columns=columns, image_column="photo")
+    plan = plan_of(tmp_path, columns=columns, images__column="photo")
     builder = RequestBuilder(plan.columns, prompt="Row {n}", media=OF_PHOTOS)
     assert builder.columns == ["n", "photo"]
     reader = RequestReader(plan, builder, carry_row=True)
@@ -47,7 +47,7 @@ def test_rows_bring_their_images_whether_the_table_keeps_them_or_not(
 
 
 def test_preprocess_writes_the_prompt_and_the_column_brings_the_images(tmp_path: Path) -> None:
-    plan = plan_of(tmp_path, columns=("n",), image_column="photo")
+    plan = plan_of(tmp_path, columns=("n",), images__column="photo")
     builder = RequestBuilder(
         plan.columns, prompt=None, preprocess=lambda row: f"no. {row['n']}", media=OF_PHOTOS
     )
@@ -69,7 +69,7 @@ def test_large_rows_are_read_few_at_a_time(tmp_path: Path, monkeypatch: pytest.M
 def test_column_that_holds_no_images_fails_the_slice_before_an_engine_starts(tmp_path: Path) -> None:
     plan_of(tmp_path)
     job = job_of(
-        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", prompt="x", image_column="n"
+        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", prompt="x", images__column="n"
     )
     with pytest.raises(
         SliceError, match=r"images\.column names 'n', of type int64: images are bytes"
@@ -81,7 +81,7 @@ def test_column_that_holds_no_images_fails_the_slice_before_an_engine_starts(tmp
 def test_engine_that_shows_no_images_is_refused(tmp_path: Path) -> None:
     plan_of(tmp_path)
     job = job_of(
-        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", prompt="x", image_column="photo"
+        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", prompt="x", images__column="photo"
     )
     with pytest.raises(SliceError, match="images needs engine 'vllm', and this slice's engine is"):
         run_in_process(job)

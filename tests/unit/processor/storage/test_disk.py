@@ -31,7 +31,7 @@ def test_folder_that_is_on_another_disk_now_is_refused_before_a_row_is_paid(
     tmp_path: Path, other_disk: Path, name: str
 ) -> None:
     (tmp_path / "a.csv").write_text("name\na\nfail\n")
-    job = job_of(input_path=f"{tmp_path}/a.csv", output_path=f"{tmp_path}/out", max_quarantine_fraction=1)
+    job = job_of(input_path=f"{tmp_path}/a.csv", output_path=f"{tmp_path}/out", quality__max_quarantine=1)
     run_in_process(changed(job, slice_key="2026-01-30"))
     if (tmp_path / name).exists():
         shutil.copytree(tmp_path / name, other_disk, dirs_exist_ok=True)

@@ -55,7 +55,7 @@ def job(tmp_path: Path) -> SliceJob:
     pq.write_table(pa.table({"name": [str(i) for i in range(40)]}), tmp_path / "in.parquet")
     return job_of(
         input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out",
-        postprocess=f"{__name__}:postprocess", max_quarantine_fraction=1.0,
+        postprocess=f"{__name__}:postprocess", quality__max_quarantine=1.0,
     )  # fmt: skip
 
 
@@ -139,7 +139,7 @@ def test_retried_rows_fit_the_published_ones(job: SliceJob) -> None:
     returns({35: "text", 36: {1}}, 2**53 + 1)
     assert run(job).counts.quarantined == 2
     returns({35: 0.5, 36: 7}, None)
-    report = run(changed(job, retry_quarantined=True))
+    report = run(changed(job, rerun__retry_quarantined=True))
     assert report.counts.quarantined == 1
     assert published(job).to_pylist() == [7 if i == 36 else 2**53 + 1 for i in range(40) if i != 35]
 

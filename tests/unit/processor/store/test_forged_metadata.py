@@ -42,8 +42,8 @@ def lake(tmp_path: Path) -> Path:
 def table(lake: Path, name: str, **given: Any) -> SliceJob:
     """Of three rows, one of which fails."""
     return job_of(
-        input_path=f"{lake.parent}/in/", output_path=f"{lake}/{name}", max_quarantine_fraction=1,
-        on_config_change="recompute", **given,
+        input_path=f"{lake.parent}/in/", output_path=f"{lake}/{name}", quality__max_quarantine=1,
+        rerun__on_config_change="recompute", **given,
     )  # fmt: skip
 
 
@@ -116,20 +116,20 @@ def test_newest_commit_that_names_another_table_s_folder_is_refused_and_nothing_
     before = content_of(own) | content_of(other)
     for ask in (
         lambda: run_in_process(own),
-        lambda: run_in_process(changed(own, quarantine_path=folder.rpartition("/")[0])),
+        lambda: run_in_process(changed(own, publish__quarantine_path=folder.rpartition("/")[0])),
         lambda: published_report(own.paths),
     ):
         assert folder in refused(ask)
     assert folder in str(read_state("2026-01-31", folders_of(own)).error)
     assert content_of(own) | content_of(other) == before
-    assert run_in_process(changed(own, force_rerun=True)).published_version == 3
+    assert run_in_process(changed(own, rerun__force=True)).published_version == 3
     assert content_of(other).items() <= before.items()
 
 
 def test_table_whose_quarantine_its_owner_put_elsewhere_keeps_both(lake: Path, own: SliceJob) -> None:
-    first = changed(own, quarantine_path=f"{lake}/first")
+    first = changed(own, publish__quarantine_path=f"{lake}/first")
     run_in_process(asked_anew(first, "one"))
-    second = changed(first, quarantine_path=f"{lake}/second")
+    second = changed(first, publish__quarantine_path=f"{lake}/second")
     assert run_in_process(asked_anew(second, "one")).outcome == "unchanged"
     assert published_report(own.paths) != f"{own.slice_path} is not published"
     assert [p.parts[-3] for p in lake.rglob("quarantine-*.parquet")] == ["first"]
@@ -139,11 +139,14 @@ def test_table_whose_quarantine_its_owner_put_elsewhere_keeps_both(lake: Path, o
 
 
 def test_table_that_left_its_quarantine_is_told_so_before_anything_is_removed(lake: Path) -> None:
-    job = table(lake, "own", quarantine_path=f"{lake}/failed")
+    job = table(lake, "own", publish__quarantine_path=f"{lake}/failed")
     run_in_process(job)
     for name in ("own", "own.ray_llm"):
         (lake / name).rename(lake / name.replace("own", "moved"))
-    moved, mark = table(lake, "moved", quarantine_path=f"{lake}/failed"), lake / "failed.ray_llm" / MARK
+    moved, mark = (
+        table(lake, "moved", publish__quarantine_path=f"{lake}/failed"),
+        lake / "failed.ray_llm" / MARK,
+    )
     before = content_of(moved)
     assert str(mark) in refused(lambda: run_in_process(moved))
     assert content_of(moved) == before
@@ -152,7 +155,7 @@ def test_table_that_left_its_quarantine_is_told_so_before_anything_is_removed(la
 
 
 def test_quarantine_of_an_older_provider_is_the_one_that_its_job_declares(lake: Path) -> None:
-    job = table(lake, "own", quarantine_path=f"{lake}/failed")
+    job = table(lake, "own", publish__quarantine_path=f"{lake}/failed")
     run_in_process(job)
     (lake / "failed.ray_llm" / MARK).unlink()
     assert run_in_process(job).outcome == "unchanged"
@@ -199,7 +202,7 @@ def test_commit_of_an_older_format_is_refused_by_name(own: SliceJob) -> None:
     before = content_of(own)
     assert "version 0.0.1 of the provider, which is older" in refused(lambda: run_in_process(own))
     assert content_of(own) == before
-    assert run_in_process(changed(own, force_rerun=True)).published_version == 2
+    assert run_in_process(changed(own, rerun__force=True)).published_version == 2
 
 
 def test_report_says_where_the_slice_is_and_not_where_its_commit_says(own: SliceJob) -> None:
@@ -216,7 +219,9 @@ def test_plan_of_other_rows_takes_over_no_row(own: SliceJob) -> None:
     units = [[file, rows + 1, *part] for file, rows, *part in body["units"]]
     for forged in ({**body, "units": units}, {**body, "units": [[0, 2**40, 0, 2**40, None, 0, 9]]}):
         store.put_document(plan, forged)
-        assert "cannot be identified" in refused(lambda: run_in_process(changed(own, retry_quarantined=True)))
+        assert "cannot be identified" in refused(
+            lambda: run_in_process(changed(own, rerun__retry_quarantined=True))
+        )
         store.put_document(plan, body)
 
 
@@ -332,7 +337,7 @@ def test_commit_that_is_no_document_is_named_by_every_reader(
     ):
         assert "commit-000002.json is damaged" in refused(ask)
     assert read_state("2026-01-31", folders_of(own)).error
-    assert run_in_process(changed(own, force_rerun=True)).published_version == 3
+    assert run_in_process(changed(own, rerun__force=True)).published_version == 3
 
 
 @pytest.mark.slow
@@ -356,7 +361,9 @@ def test_plan_that_is_no_document_takes_over_no_row(own: SliceJob, make: Callabl
     plan = metadata(own) / newest(own).plan
     plan.unlink()
     make(plan)
-    assert "cannot be identified" in refused(lambda: run_in_process(changed(own, retry_quarantined=True)))
+    assert "cannot be identified" in refused(
+        lambda: run_in_process(changed(own, rerun__retry_quarantined=True))
+    )
 
 
 @pytest.mark.parametrize("make", [make_fifo, make_endless, make_folder])
@@ -371,7 +378,7 @@ def test_published_file_that_is_no_file_is_not_read(own: SliceJob, make: Callabl
 def test_fragment_that_is_no_file_has_its_rows_answered_again(own: SliceJob) -> None:
     job = asked_anew(own)
     Path(own.input_path, "b.csv").write_text("name\n" + "x\n" * 8)
-    job = changed(job, on_input_change="recompute")
+    job = changed(job, rerun__on_input_change="recompute")
     with pytest.raises(Killed):
         run_in_process(job, kill_after(3))
     for fragment in metadata(own).glob("checkpoint/*/rows-*"):
@@ -432,7 +439,7 @@ def test_link_beside_the_table_makes_no_other_quarantine_its_own(
     beside.symlink_to(other.paths.quarantine)
     forge(own, quarantine_folder=other.paths.quarantine, files=[], quarantine=[])
     before = content_of(other)
-    for job in (own, changed(own, quarantine_path=f"{lake}/elsewhere")):
+    for job in (own, changed(own, publish__quarantine_path=f"{lake}/elsewhere")):
         assert f"{beside} is a link" in refused(lambda job=job: run_in_process(job))
     assert content_of(other) == before
 

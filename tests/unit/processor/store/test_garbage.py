@@ -53,7 +53,7 @@ def collect(job: SliceJob, days: float = 7) -> set[str]:
 
 
 def all_rows(job: SliceJob) -> SliceJob:
-    return changed(job, max_quarantine_fraction=1)
+    return changed(job, quality__max_quarantine=1)
 
 
 @pytest.mark.parametrize("fault", ["commit", "link"])
@@ -77,7 +77,7 @@ def test_slice_that_cannot_be_read_keeps_what_runs_left_and_stops_no_other(
 
 def test_old_leftovers_go_and_young_ones_stay(job: SliceJob) -> None:
     old, young = half_finished(job), half_finished(changed(job, slice_key="2026-02-01"))
-    trial = half_finished(changed(job, max_rows=25))
+    trial = half_finished(changed(job, source__max_rows=25))
     age(old, 8)
     age(trial, 8)
     ages = [found.age_days for found in garbage.find_leftovers(job, 7)]
@@ -119,7 +119,7 @@ def test_run_that_was_taken_for_dead_and_wakes_up_loses_time_and_no_row(job: Sli
 def test_leftovers_beside_a_published_slice_go_and_the_slice_stays(job: SliceJob) -> None:
     run_in_process(all_rows(job))
     before = files_below(Path(job.output_path).parent)
-    half_finished(changed(job, prompt="{name} again", on_config_change="recompute"))
+    half_finished(changed(job, prompt="{name} again", rerun__on_config_change="recompute"))
     (metadata(job) / "staged" / "000002-0123abcd").mkdir(parents=True)
     (metadata(job) / "staged" / "000002-0123abcd" / "part-000002-00000-of-00001-0123abcd").write_bytes(b"x")
     age(metadata(job), 8)
@@ -164,10 +164,10 @@ def test_tables_beside_it_are_left_alone(job: SliceJob, tmp_path: Path, name: st
     own = changed(job, output_path=f"{tmp_path}/{name}/out")
     other = changed(job, output_path=f"{tmp_path}/o/out")
     half_finished(other)
-    half_finished(changed(other, max_rows=25))
+    half_finished(changed(other, source__max_rows=25))
     before = files_below(tmp_path / "o")
     assert collect(own, -1) == set()
-    expected = {str(half_finished(own)), str(half_finished(changed(own, max_rows=25)))}
+    expected = {str(half_finished(own)), str(half_finished(changed(own, source__max_rows=25)))}
     assert collect(own, -1) == expected
     assert files_below(tmp_path / "o") == before
 
@@ -193,7 +193,7 @@ def test_slices_whose_names_begin_alike_are_left_alone(
 
 
 def test_metadata_in_another_folder_is_found(job: SliceJob, tmp_path: Path) -> None:
-    elsewhere = changed(job, metadata_path=f"{tmp_path}/meta")
+    elsewhere = changed(job, publish__metadata_path=f"{tmp_path}/meta")
     folder = half_finished(elsewhere)
     assert folder == tmp_path / "meta" / "ds=2026-01-31"
     age(folder, 8)

@@ -37,7 +37,7 @@ def table(lake: Path | str, output: str, **given: Any) -> SliceJob:
     return job_of(
         input_path=str(source),
         output_path=output.replace("{}", str(lake)),
-        max_quarantine_fraction=1,
+        quality__max_quarantine=1,
         **folders,
     )
 
@@ -55,7 +55,8 @@ def refused(job: SliceJob, lake: Path) -> str:
     return str(e.value)
 
 
-ELSEWHERE = {"quarantine_path": "{}/failed", "metadata_path": "{}/meta"}
+QUARANTINE, METADATA = "publish__quarantine_path", "publish__metadata_path"
+ELSEWHERE = {QUARANTINE: "{}/failed", METADATA: "{}/meta"}
 
 
 @pytest.mark.slow
@@ -67,22 +68,22 @@ ELSEWHERE = {"quarantine_path": "{}/failed", "metadata_path": "{}/meta"}
     ({}, {"output": "{}/a.quarantine/ds=2026-01-31/x"}, "lies inside the quarantine of {}/a"),
     ({}, {"output": "{}/a.trial/x"}, "lies inside the trials of {}/a"),
     ({}, {"output": "{}/a.ray_llm/x"}, "lies inside the metadata of {}/a"),
-    ({}, {"output": "{}/b", "quarantine_path": "{}/a"}, "publish.quarantine_path {}/a is the table {}/a"),
-    ({}, {"output": "{}/b", "quarantine_path": "{}/a/x"}, "lies inside the table {}/a"),
-    ({}, {"output": "{}/b", "quarantine_path": "{}/a.quarantine"}, "is the quarantine of {}/a"),
-    ({}, {"output": "{}/b", "metadata_path": "{}/a.ray_llm"}, "is the metadata of {}/a"),
-    ({}, {"output": "{}/b", "metadata_path": "{}/a"}, "publish.metadata_path {}/a is the table {}/a"),
+    ({}, {"output": "{}/b", QUARANTINE: "{}/a"}, "publish.quarantine_path {}/a is the table {}/a"),
+    ({}, {"output": "{}/b", QUARANTINE: "{}/a/x"}, "lies inside the table {}/a"),
+    ({}, {"output": "{}/b", QUARANTINE: "{}/a.quarantine"}, "is the quarantine of {}/a"),
+    ({}, {"output": "{}/b", METADATA: "{}/a.ray_llm"}, "is the metadata of {}/a"),
+    ({}, {"output": "{}/b", METADATA: "{}/a"}, "publish.metadata_path {}/a is the table {}/a"),
     ({}, {"output": "{}"}, "holds another table"),
-    ({}, {"output": "{}/b", "quarantine_path": "{}"}, "lies inside publish.quarantine_path"),
-    ({}, {"output": "{}/../b", "quarantine_path": "{}/"}, "holds another table"),
+    ({}, {"output": "{}/b", QUARANTINE: "{}"}, "lies inside publish.quarantine_path"),
+    ({}, {"output": "{}/../b", QUARANTINE: "{}/"}, "holds another table"),
     ({"output": "{}/b.quarantine/a"}, {"output": "{}/b"}, "publish.quarantine_path {}/b.quarantine holds"),
-    (ELSEWHERE, {"output": "{}/b", "quarantine_path": "{}/failed"}, "is the quarantine of {}/a"),
-    (ELSEWHERE, {"output": "{}/b", "quarantine_path": "file://{}//failed/"}, "is the quarantine of {}/a"),
-    (ELSEWHERE, {"output": "{}/b", "quarantine_path": "{}/failed/x"}, "lies inside the quarantine of {}/a"),
+    (ELSEWHERE, {"output": "{}/b", QUARANTINE: "{}/failed"}, "is the quarantine of {}/a"),
+    (ELSEWHERE, {"output": "{}/b", QUARANTINE: "file://{}//failed/"}, "is the quarantine of {}/a"),
+    (ELSEWHERE, {"output": "{}/b", QUARANTINE: "{}/failed/x"}, "lies inside the quarantine of {}/a"),
     (ELSEWHERE, {"output": "{}/failed"}, "is the quarantine of {}/a"),
     (ELSEWHERE, {"output": "{}/failed/x"}, "lies inside the quarantine of {}/a"),
     (ELSEWHERE, {"output": "{}/failed.ray_llm/x"}, "lies inside the metadata of {}/a"),
-    (ELSEWHERE, {"output": "{}/b", "metadata_path": "{}/meta"}, "is the metadata of {}/a"),
+    (ELSEWHERE, {"output": "{}/b", METADATA: "{}/meta"}, "is the metadata of {}/a"),
     (ELSEWHERE, {"output": "{}/meta"}, "is the metadata of {}/a"),
     (ELSEWHERE, {"output": "{}/meta/x"}, "lies inside the metadata of {}/a"),
     ({"output": "{}/{slice}/a"}, {"output": "{}/2026-01-31/a/b"}, "lies inside the table {}/2026-01-31/a"),
@@ -100,16 +101,15 @@ def test_folder_of_another_table_is_refused_and_nothing_changes(
 
 
 def test_quarantine_is_one_table_s_also_through_a_link(lake: Path) -> None:
-    run_in_process(table(lake, "{}/a", quarantine_path="{}/failed"))
+    run_in_process(table(lake, "{}/a", publish__quarantine_path="{}/failed"))
     (lake / "link").symlink_to("failed")
-    error = refused(table(lake, "{}/b", quarantine_path="{}/link"), lake)
+    error = refused(table(lake, "{}/b", publish__quarantine_path="{}/link"), lake)
     assert f"is the quarantine of {lake}/a, as {lake}/failed.ray_llm/{MARK} says" in error
 
 
 @pytest.mark.parametrize("given", [
-    {"quarantine_path": "{}/x", "metadata_path": "{}/x"}, {"output": "{}/x/a", "quarantine_path": "{}/x"},
-    {"quarantine_path": "{}/x", "metadata_path": "{}/x/y"}, {"quarantine_path": "{}/link/x"},
-    {"metadata_path": "{}/link"},
+    {QUARANTINE: "{}/x", METADATA: "{}/x"}, {"output": "{}/x/a", QUARANTINE: "{}/x"},
+    {QUARANTINE: "{}/x", METADATA: "{}/x/y"}, {QUARANTINE: "{}/link/x"}, {METADATA: "{}/link"},
 ])  # fmt: skip
 def test_folders_of_one_table_lie_apart(lake: Path, given: dict[str, str]) -> None:
     (lake / "a").mkdir(parents=True)
@@ -124,14 +124,14 @@ def test_folders_of_one_table_lie_apart(lake: Path, given: dict[str, str]) -> No
 def test_command_that_writes_asks_first_whose_the_folders_are(
     lake: Path, command: Callable[[SliceJob], object], has_run: bool
 ) -> None:
-    other = table(lake, "{}/a", keep_versions=2)
+    other = table(lake, "{}/a", publish__keep_versions=2)
     run_in_process(other)
     (lake / "a.ray_llm" / "ds=2026-01-31" / "checkpoint" / "q").mkdir(parents=True)
     (lake / "a.ray_llm" / "ds=2026-01-31" / "checkpoint" / "q" / "f").write_bytes(b"rows")
     if has_run:
         run_in_process(table(lake, "{}/b"))
     before = content(lake)
-    for given in ({"metadata_path": "{}/a.ray_llm"}, {"metadata_path": "file://{}/a.ray_llm/"}):
+    for given in ({METADATA: "{}/a.ray_llm"}, {METADATA: "file://{}/a.ray_llm/"}):
         with pytest.raises(SliceError, match=f"is the metadata of {lake}/a") as e:
             command(table(lake, "{}/b", **given))
         assert (e.value.kind, content(lake)) == ("input", before)
@@ -147,7 +147,7 @@ def test_link_to_another_table_is_no_table_of_its_own(lake: Path, has_run: bool,
         run_in_process(table(lake, "{}/b"))
         (lake / "b").rename(lake / "old")
     (lake / "b").symlink_to("a")
-    mine = table(lake, "{}/b", slice_key=key, force_rerun=True)
+    mine = table(lake, "{}/b", slice_key=key, rerun__force=True)
     error = refused(changed(mine, prompt="{name} mine"), lake)
     assert key == "2026-01-31" or f"is the table {lake}/a, as {lake}/a.ray_llm/{MARK} says" in error
     assert run_in_process(table(lake, "{}/a")).outcome == "unchanged"
@@ -167,7 +167,7 @@ def test_document_beside_a_folder_does_not_outweigh_the_one_of_its_table(lake: P
     first = table(lake, "{}/a")
     run_in_process(first)
     Mark(f"{lake}/{name}.ray_llm", "quarantine", f"{lake}/b").write()
-    error = refused(table(lake, "{}/b", quarantine_path=f"{{}}/{name}"), lake)
+    error = refused(table(lake, "{}/b", publish__quarantine_path=f"{{}}/{name}"), lake)
     assert f"{lake}/{name}.ray_llm/{MARK}" in error
     assert f"{lake}/a.ray_llm/{MARK}" in error
     assert run_in_process(changed(first, slice_key="2026-02-01")).outcome == "published"
@@ -186,19 +186,21 @@ def test_each_folder_says_whose_it_is(lake: Path) -> None:
 @pytest.mark.slow
 def test_tables_beside_each_other_and_trials_are_accepted(lake: Path) -> None:
     for output in ("{}/a", "{}/a.b", "{}/ab", "{}/c/a"):
-        run_in_process(table(lake, output, max_rows=2))
+        run_in_process(table(lake, output, source__max_rows=2))
         run_in_process(table(lake, output))
-        run_in_process(table(lake, output, max_rows=2, trial="mine"))
+        run_in_process(table(lake, output, source__max_rows=2, source__trial="mine"))
     for name in ("one", "two"):
         run_in_process(table(lake, f"{{}}/days/{{slice}}/{name}"))
-    run_in_process(table(lake, "{}/d", quarantine_path="{}/d.quarantine", metadata_path="{}/d.ray_llm"))
+    run_in_process(
+        table(lake, "{}/d", publish__quarantine_path="{}/d.quarantine", publish__metadata_path="{}/d.ray_llm")
+    )
     assert not (lake / "d.quarantine.ray_llm").exists()
 
 
 def test_documents_are_no_slices_for_commands(lake: Path) -> None:
     job = table(lake, "{}/a", **ELSEWHERE)
     run_in_process(job)
-    assert [key for key, _ in find_slices(job.output_path, job.metadata_path)] == ["2026-01-31"]
+    assert [key for key, _ in find_slices(job.output_path, job.publish.metadata_path)] == ["2026-01-31"]
     assert garbage.find_leftovers(job, -1, stale_seconds=0) == []
     plain = table(lake, "{}/b")
     run_in_process(plain)
@@ -220,10 +222,10 @@ def test_table_may_be_moved_or_copied_with_what_lies_beside_it(lake: Path) -> No
 
 
 def test_table_that_leaves_its_quarantine_is_told_which_file_to_remove(lake: Path) -> None:
-    run_in_process(table(lake, "{}/a", quarantine_path="{}/failed"))
+    run_in_process(table(lake, "{}/a", publish__quarantine_path="{}/failed"))
     for name in ("a", "a.ray_llm"):
         (lake / name).rename(lake / name.replace("a", "b", 1))
-    moved = table(lake, "{}/b", quarantine_path="{}/failed", slice_key="2026-02-01")
+    moved = table(lake, "{}/b", publish__quarantine_path="{}/failed", slice_key="2026-02-01")
     mark = lake / "failed.ray_llm" / MARK
     assert f"as {mark} says: give" in refused(moved, lake)
     mark.unlink()
@@ -240,7 +242,7 @@ def forget(lake: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("has_slice", [True, False])
-@pytest.mark.parametrize("shared", ["quarantine_path", "metadata_path"])
+@pytest.mark.parametrize("shared", [QUARANTINE, METADATA])
 def test_table_of_an_older_provider_keeps_its_folders(lake: Path, shared: str, has_slice: bool) -> None:
     first = table(lake, "{}/a", **ELSEWHERE)
     run_in_process(first)
@@ -264,7 +266,7 @@ def test_table_of_an_older_provider_in_another_one_is_seen(lake: Path) -> None:
 def test_damaged_document_is_named(lake: Path) -> None:
     (lake / "failed.ray_llm").mkdir(parents=True)
     (lake / "failed.ray_llm" / MARK).write_text("?")
-    job, cluster = table(lake, "{}/a", quarantine_path="{}/failed"), InProcess()
+    job, cluster = table(lake, "{}/a", publish__quarantine_path="{}/failed"), InProcess()
     with pytest.raises(SliceError, match=f"{lake}/failed.ray_llm/{MARK} is damaged"):
         run_in_process(job, cluster)
     assert cluster.answered == 0
@@ -279,13 +281,16 @@ def test_damaged_document_is_named(lake: Path) -> None:
 @pytest.mark.slow
 def test_folders_on_a_store_are_known_by_any_scheme(lake: Path, s3_store: Store) -> None:
     root, alias = s3_store.url, s3_store.url.replace("s3://", "s3a://")
-    run_in_process(table(root, "{}/a", quarantine_path="{}/failed", source=lake.parent / "in"))
+    run_in_process(table(root, "{}/a", publish__quarantine_path="{}/failed", source=lake.parent / "in"))
     before, cluster = s3_store.tree(""), InProcess()
     for output, quarantine in (("b", "failed"), ("a/inner", "other"), ("failed", "other"), ("", "other")):
         job = table(
-            alias, f"{{}}/{output}", quarantine_path=f"{alias}-{quarantine}", source=lake.parent / "in"
+            alias,
+            f"{{}}/{output}",
+            publish__quarantine_path=f"{alias}-{quarantine}",
+            source=lake.parent / "in",
         )
-        job = changed(job, quarantine_path=f"{alias}/failed") if quarantine == "failed" else job
+        job = changed(job, publish__quarantine_path=f"{alias}/failed") if quarantine == "failed" else job
         with pytest.raises(SliceError) as e:
             run_in_process(job, cluster)
         assert e.value.kind == "input"
@@ -298,11 +303,7 @@ def test_later_slices_ask_once_for_each_folder_elsewhere(
     lake: Path, s3_store: Store, dialect: Dialect
 ) -> None:
     counts = []
-    for given in (
-        {},
-        {"quarantine_path": "{}/failed"},
-        {"quarantine_path": "{}/failed", "metadata_path": "{}/meta"},
-    ):
+    for given in ({}, {QUARANTINE: "{}/failed"}, ELSEWHERE):
         root = f"{s3_store.url}/{len(counts)}"
         for key in ("2026-01-30", "2026-01-31"):
             dialect.requests.clear()

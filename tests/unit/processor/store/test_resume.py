@@ -125,7 +125,7 @@ def job(tmp_path: Path) -> SliceJob:
     (tmp_path / "in").mkdir()
     table = pa.table({"name": [f"n{i}" for i in range(100)]})
     pq.write_table(table, tmp_path / "in" / "a.parquet", row_group_size=30)
-    return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", max_quarantine_fraction=1)
+    return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", quality__max_quarantine=1)
 
 
 def test_plan_that_was_stored_is_the_plan_that_was_made(job: SliceJob, tmp_path: Path) -> None:

@@ -24,7 +24,9 @@ from tests.support.slice_files import answers, folders_of, newest, shown
 def job(tmp_path: Path) -> SliceJob:
     pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
     return job_of(
-        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", on_config_change="recompute"
+        input_path=f"{tmp_path}/in.parquet",
+        output_path=f"{tmp_path}/out",
+        rerun__on_config_change="recompute",
     )
 
 

@@ -21,7 +21,7 @@ def published(tmp_path: Path) -> tuple[SliceFolders, Version]:
     for i in range(3):
         rows = {"name": [f"{i}{j}" for j in range(3)], "other": [i] * 3}
         pq.write_table(pa.table(rows), tmp_path / "in" / f"{i}.parquet")
-    job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", file_per_input=True)
+    job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", publish__file_per_input=True)
     run_in_process(job)
     folders = SliceFolders.open(job.paths)
     version = versions.newest_version(folders.metadata)

@@ -43,7 +43,7 @@ def job(tmp_path: Path) -> SliceJob:
     }  # fmt: skip
     (tmp_path / "in").mkdir()
     pq.write_table(pa.table(rows), tmp_path / "in" / "rows.parquet")
-    return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", max_quarantine_fraction=1.0)
+    return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", quality__max_quarantine=1.0)
 
 
 def view(job: SliceJob, task: dict[str, str] = TASK) -> SliceView:
@@ -53,7 +53,7 @@ def view(job: SliceJob, task: dict[str, str] = TASK) -> SliceView:
 def test_versions_are_shown_to_the_task_that_published_them(job: SliceJob) -> None:
     assert view(job).versions() == []
     run(job)
-    run(job.model_copy(update={"force_rerun": True}))
+    run(changed(job, rerun__force=True))
     assert [v.number for v in view(job).versions()] == [2, 1]
     for ask in (lambda v: v.versions(), lambda v: v.sample("published", 5)):
         with pytest.raises(PermissionError, match="names other tasks"):
@@ -185,7 +185,7 @@ def test_table_that_names_no_task_has_its_metadata_beside_it(
     job: SliceJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(CONFIG)  # as by the command line
-    elsewhere = job.model_copy(update={"metadata_path": f"{tmp_path}/meta"})
+    elsewhere = changed(job, publish__metadata_path=f"{tmp_path}/meta")
     run(elsewhere)
     forge(elsewhere, task=TASK)
     with pytest.raises(PermissionError, match="names no task"):
@@ -194,7 +194,7 @@ def test_table_that_names_no_task_has_its_metadata_beside_it(
 
 @pytest.mark.slow
 def test_metadata_elsewhere_are_read_if_they_say_whose_they_are(job: SliceJob, tmp_path: Path) -> None:
-    given = {"metadata_path": f"{tmp_path}/meta", "quarantine_path": f"{tmp_path}/failed"}
+    given = {"publish__metadata_path": f"{tmp_path}/meta", "publish__quarantine_path": f"{tmp_path}/failed"}
     elsewhere = changed(job, output_path=f"{tmp_path}/elsewhere", **given)
     run(elsewhere)
     assert [v.number for v in view(elsewhere).versions()] == [1]

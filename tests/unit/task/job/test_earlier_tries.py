@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMJobError, RayUnreachableError
 from airflow_provider_raydatallm.local_ray import head
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
@@ -21,6 +20,7 @@ from airflow_provider_raydatallm.task.job.tracker import JobTracker
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 from tests.support.context import Instance, StateStore
 from tests.support.fake_cluster import FakeCluster, Log
+from tests.support.slice_jobs import spec
 
 pytestmark = pytest.mark.usefixtures("cluster")
 
@@ -38,7 +38,7 @@ def a_try(
         "dag_id": "d", "task_id": "t", "run_id": "r", "map_index": "-1", "slice_key": "k",
         "try_number": str(number), "run_start": "then", "dag_version_id": "v", SERIES: f"after {clears}",
     }  # fmt: skip
-    job = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt=prompt)
+    job = spec(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt=prompt)
     submission = JobSubmission(job, [], None, dict, metadata)
     return JobTracker(given.pop("wait", WAIT), lambda: submission, ti, store, log or Log(), **given)
 
@@ -302,7 +302,7 @@ def test_attempt_is_recorded_until_another_one_has_the_job(cluster: FakeCluster)
 @pytest.mark.slow
 def test_resume_knows_without_a_store_how_many_jobs_its_try_has_lost() -> None:
     tracker = a_try(1)
-    job = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
+    job = spec(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
     for _ in range(3):
         assert tracker.can_resubmit(stopped=False)
         ref = tracker.submit()
@@ -317,7 +317,7 @@ def test_resume_knows_without_a_store_how_many_jobs_its_try_has_lost() -> None:
 
 @pytest.mark.slow
 def test_status_job_is_submitted_when_the_cluster_is_back(cluster: FakeCluster) -> None:
-    job = SliceJob(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
+    job = spec(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
     cluster.http = 503
     with pytest.raises(RayUnreachableError):
         a_try(1, wait=replace(WAIT, reconnect_timeout=0.0)).submit_status_job(job, "j")

@@ -8,6 +8,7 @@ from typing import Any
 from pydantic_core import to_json
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.embed import Embed
 from airflow_provider_raydatallm.processor.engines.vllm.request.long_text import LONG_TEXT, LongText
 
 #: What a worker takes in place of sampling parameters: arguments of vLLM's `PoolingParams`, under this name.
@@ -21,15 +22,16 @@ def pooling_params(job: SliceJob, *, types_from: int | None = None, around: tupl
     :param around: special tokens before and after a text.
     """
     params: dict[str, Any] = {"task": "classify"}  # vLLM's name for all heads
-    if job.task == "embed":
+    if isinstance(job.task, Embed):
+        embedding = job.task.embedding
         params = {
             "task": "embed",
-            "use_activation": job.embedding_normalize,
-            "dimensions": job.embedding_dimensions,
+            "use_activation": embedding.normalize,
+            "dimensions": embedding.dimensions,
         }
     if types_from is not None:
         params["extra_kwargs"] = {"compressed_token_type_ids": types_from}
     asked: dict[str, Any] = {POOLING: params}
-    if job.on_too_long == "chunk":
-        asked[LONG_TEXT] = asdict(LongText(*around, normalize=job.embedding_normalize))
+    if job.quality.on_too_long == "chunk":
+        asked[LONG_TEXT] = asdict(LongText(*around, normalize=job.task_as(Embed).embedding.normalize))
     return to_json(asked).decode()

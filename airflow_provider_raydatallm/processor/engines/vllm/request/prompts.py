@@ -10,6 +10,7 @@ from pydantic_core import to_json
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.columns import describe_error
 from airflow_provider_raydatallm.processor.engines.control_tokens import Spans
 from airflow_provider_raydatallm.processor.engines.vllm.request.labels.labels import Labels
@@ -79,17 +80,18 @@ class ChatPrompts(Prompts):
 
     def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
         super().__init__(job, tokenizer)
-        self._template = dict(job.chat_template_kwargs)
-        if job.tools is not None:
-            self._template["tools"] = list(job.tools)
+        task = job.task_as(Generate)
+        self._template = dict(task.chat_template_kwargs)
+        if task.tools is not None:
+            self._template["tools"] = list(task.tools)
         if job.compares_labels:  # by the first token, which is the label's and no thought's
             self._template.setdefault("enable_thinking", False)
         self._reasoning = reasoning_params(job)
-        if job.image_column is not None:
+        if task.images.column is not None:
             self._check_shows_images()
         self._labels: Labels | LabelQuestions | None
-        if job.multi_label:
-            self._labels = LabelQuestions(job.choices or (), self._apply_template, tokenizer)
+        if task.labels.multi:
+            self._labels = LabelQuestions(task.choices or (), self._apply_template, tokenizer)
         else:
             self._labels = Labels.of_job(job, self._apply_template, tokenizer)
 
@@ -273,7 +275,7 @@ def _join(messages: Messages) -> str:
 
 def _check_sampling(job: SliceJob, sampling_params: Mapping[str, Any]) -> None:
     if names := sampling_params.keys() - {"temperature"}:
-        raise ValueError(f"sampling_params[{min(names)!r}] means nothing to task={job.task!r}")
+        raise ValueError(f"sampling_params[{min(names)!r}] means nothing to task={job.task.kind!r}")
 
 
 def _find_around(tokenizer: TextTokenizer, *texts: str) -> tuple[list[list[int]], list[int]]:

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.engines.control_tokens import ControlTokens, ControlTokenSet, Spans
 from airflow_provider_raydatallm.processor.sizing.model_config import read_model_config
 
@@ -34,7 +35,7 @@ class TextTokenizer:
 
     def __init__(self, job: SliceJob) -> None:
         self._job = job
-        kwargs = job.engine_kwargs
+        kwargs = job.engine.arguments
         trust_remote_code = bool(kwargs.get("trust_remote_code"))
         with contextlib.nullcontext() if trust_remote_code else _without_torch():
             from transformers import AutoTokenizer
@@ -44,8 +45,8 @@ class TextTokenizer:
                 revision=kwargs.get("tokenizer_revision") or kwargs.get("revision"),
                 trust_remote_code=trust_remote_code,
             )
-        if job.chat_template is not None:
-            self._tokenizer.chat_template = job.chat_template
+        if isinstance(job.task, Generate) and job.task.chat_template is not None:
+            self._tokenizer.chat_template = job.task.chat_template
         # Tokenizers are not thread-safe; each call uses all cores.
         self._lock = threading.Lock()
         # It does the same, a fifth faster, once a call has set its options. A model's own code may do more.
@@ -89,7 +90,7 @@ class TextTokenizer:
         file = cached_file(
             os.path.expanduser(self._job.model_source),
             name,
-            revision=self._job.engine_kwargs.get("revision"),
+            revision=self._job.engine.arguments.get("revision"),
             _raise_exceptions_for_missing_entries=False,
         )
         return from_json(Path(file).read_bytes()) if file is not None else None
@@ -109,7 +110,7 @@ class TextTokenizer:
     @property
     def max_positions(self) -> int | None:
         """Tokens that the model has positions for, as far as its files say."""
-        config = read_model_config(self._job.model_source, self._job.engine_kwargs)
+        config = read_model_config(self._job.model_source, self._job.engine.arguments)
         if config is not None:
             return config.max_positions
         length = int(self._tokenizer.model_max_length)

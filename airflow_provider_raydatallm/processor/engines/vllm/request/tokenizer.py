@@ -39,7 +39,7 @@ class PromptTokenizer:
 
     def __init__(self, job: SliceJob, limit: int | None = None) -> None:
         self._tokenizer = TextTokenizer(job)
-        self._prompts = PROMPTS[job.task](job, self._tokenizer)
+        self._prompts = PROMPTS[job.task.kind](job, self._tokenizer)
         self._limit = limit
 
     @property

@@ -17,6 +17,7 @@ from pydantic_core import to_json
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.transcribe import Transcribe
 from airflow_provider_raydatallm.processor.engines.vllm.request.text_tokenizer import TextTokenizer
 
 #: What a worker takes in place of sampling parameters: a `Transcript`, under this name.
@@ -66,7 +67,7 @@ def transcript_of_job(job: SliceJob, tokenizer: TextTokenizer) -> Transcript:
             kind="input",
         ) from None
     languages = {m[1]: token for text, token in tokens.items() if (m := _LANGUAGE.fullmatch(text))}
-    asked = job.audio_language
+    asked = job.task_as(Transcribe).audio.language
     if (tokenizer.read_json("generation_config.json") or {}).get("is_multilingual") is False:
         if asked not in (None, "en"):
             _refuse_language(job, "it is for English only")
@@ -79,7 +80,8 @@ def transcript_of_job(job: SliceJob, tokenizer: TextTokenizer) -> Transcript:
 
 
 def _refuse_language(job: SliceJob, why: str) -> None:
+    language = job.task_as(Transcribe).audio.language
     raise SliceError(
-        f"audio.language is {job.audio_language!r}, which model {job.model_source!r} cannot write: {why}",
+        f"audio.language is {language!r}, which model {job.model_source!r} cannot write: {why}",
         kind="input",
     )

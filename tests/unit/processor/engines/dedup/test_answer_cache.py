@@ -18,8 +18,8 @@ from airflow_provider_raydatallm.processor.engines.dedup.coordinator import (
     COPIED_SCHEMA,
     DedupCoordinator,
 )
-from airflow_provider_raydatallm.processor.engines.dedup.keys import Shard, request_key, shard_numbers
 from airflow_provider_raydatallm.processor.engines.dedup.messages import pack, unpack
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import Shard, request_key, shard_numbers
 from tests.support.answer_cache import DAY, MB, NOW, Cache, entries, namespace, new_answers, open_cache
 from tests.support.async_tests import async_test
 

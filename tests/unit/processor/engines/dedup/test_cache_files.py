@@ -17,7 +17,7 @@ import pytest
 from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, CacheIndex
-from airflow_provider_raydatallm.processor.engines.dedup.keys import request_key
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import request_key
 from airflow_provider_raydatallm.processor.storage import arrow_files
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.ledger import content_hash

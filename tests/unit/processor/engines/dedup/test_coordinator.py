@@ -13,8 +13,8 @@ from airflow_provider_raydatallm.processor.engines.dedup.coordinator import (
     COPIED_SCHEMA,
     DedupCoordinator,
 )
-from airflow_provider_raydatallm.processor.engines.dedup.keys import request_key
 from airflow_provider_raydatallm.processor.engines.dedup.messages import pack, unpack
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import request_key
 from tests.support.async_tests import async_test
 
 A, B, C = (request_key(c) for c in "abc")

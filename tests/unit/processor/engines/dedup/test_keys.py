@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from airflow_provider_raydatallm.processor.engines.dedup.keys import (
+from airflow_provider_raydatallm.processor.engines.dedup.request_keys import (
     Shard,
     is_deterministic,
     request_key,

@@ -135,7 +135,7 @@ def test_each_row_of_a_group_gets_its_own_answer_whatever_block_it_is_of() -> No
 def test_rows_with_bad_images_fail_and_others_are_sent_with_their_pixels() -> None:
     made = feeder()
     made._dedup = None
-    made._media = MediaReader(slice_job(image_column="photo", image_max_pixels=1000))
+    made._media = MediaReader(slice_job(images__column="photo", images__max_pixels=1000))
     made._setup = SimpleNamespace(budget=RowBudget(10, 100), postpone_over=None, suspect_keys=None)
     made._intake = threading.Lock()
     sent: list[Row] = []

@@ -16,7 +16,7 @@ MESSAGES = [{"role": "user", "content": "Who?"}]
 
 def api(**fields: Any) -> ChatApi:
     return ChatApi(
-        job_of(engine="http", endpoint_url="https://h/v1", input_path="in", output_path="out", **fields)
+        job_of(engine="http", engine__url="https://h/v1", input_path="in", output_path="out", **fields)
     )
 
 
@@ -31,7 +31,7 @@ def reply(**message: Any) -> bytes:
 def body_of(row_params: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
     chat = api(**fields)
     job = chat.job
-    params: dict[str, Any] = dict(job.sampling_params)
+    params: dict[str, Any] = dict(job.task.sampling)
     if (shape := structured_outputs(job)) is not None:
         params["structured_outputs"] = shape
     request = {"messages": MESSAGES, "sampling_params": params | (row_params or {}), "cells": [[]]}

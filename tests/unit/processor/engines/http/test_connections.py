@@ -17,7 +17,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE
+from airflow_provider_raydatallm.contract.spec.engines.http import KEY_VARIABLE
 from airflow_provider_raydatallm.processor.engines.http import client, connections
 from tests.support.certificates import Authority
 from tests.support.http_feeding import KEY, feed
@@ -147,7 +147,7 @@ FAULTS = [
 
 def answers(served: WireEndpoint, **fields: Any) -> dict[int, Any]:
     """Of each row: its text, or its vector as whole numbers of its smallest one."""
-    defaults = {"requests_in_flight": IN_FLIGHT, "deduplicate": False}
+    defaults = {"engine__in_flight": IN_FLIGHT, "engine__deduplicate": False}
     sink, left = feed(served, ROWS, **{**defaults, **fields})
     assert left == []
     return {i: row["text"] if row["numbers"] is None else row["numbers"] for i, row in sink.by_row.items()}
@@ -158,14 +158,14 @@ def answers(served: WireEndpoint, **fields: Any) -> dict[int, Any]:
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_row_has_its_own_answer(fault: Respond, asked: type[Asked]) -> None:
     with wire_endpoint(fault, asked) as served:
-        published = answers(served, request_timeout=0.3)
+        published = answers(served, engine__request_timeout=0.3)
     assert published == {i: answer_to(text) for i, text in enumerate(ROWS)}
 
 
 @pytest.mark.parametrize("fault", [duplicate_after_20_ms, answer_after_504])
 def test_each_row_has_its_own_vector(fault: Respond) -> None:
     with wire_endpoint(fault) as served:
-        published = answers(served, task="embed", sampling_params={}, embedding_normalize=False)
+        published = answers(served, task="embed", sampling_params={}, embedding__normalize=False)
     assert published == {i: vector_of(text) for i, text in enumerate(ROWS)}
 
 
@@ -188,7 +188,7 @@ def test_duplicates_of_any_delay_are_nobodys_answer(delay: float, asked: type[As
         request.send_later(delay, whole(request))
 
     with wire_endpoint(respond, asked) as served:
-        sink, _ = feed(served, [f"row {i}" for i in range(400)], requests_in_flight=10)
+        sink, _ = feed(served, [f"row {i}" for i in range(400)], engine__in_flight=10)
     assert {i: row["text"] for i, row in sink.by_row.items()} == {
         i: answer_to(f"row {i}") for i in range(400)
     }
@@ -256,7 +256,7 @@ def test_answer_of_a_gateways_cache_to_an_equal_request_is_used() -> None:
         await asked.send(cache.setdefault(asked.text, asked.own_answer))
 
     with wire_endpoint(respond, NamingAsked) as served:
-        sink, _ = feed(served, ["a", "b"] * 20, requests_in_flight=IN_FLIGHT)
+        sink, _ = feed(served, ["a", "b"] * 20, engine__in_flight=IN_FLIGHT)
     assert [row["text"] for _, row in sorted(sink.by_row.items())] == [answer_to("a"), answer_to("b")] * 20
 
 
@@ -338,7 +338,7 @@ async def drip(asked: Asked) -> None:
 @pytest.mark.slow
 def test_slow_reply_ends_with_its_time() -> None:
     with wire_endpoint(drip) as served:
-        sink, _ = feed(served, ["a"], request_timeout=0.3)
+        sink, _ = feed(served, ["a"], engine__request_timeout=0.3)
     assert (sink.by_row[0]["text"], len(served.requests)) == (answer_to("a"), 2)
 
 

@@ -17,9 +17,7 @@ REQUEST = json.dumps({"messages": [{"role": "user", "content": "A text"}], "samp
 def api(**fields: Any) -> EmbeddingsApi:
     paths = {"input_path": "in", "output_path": "out"}
     return EmbeddingsApi(
-        job_of(
-            task="embed", engine="http", endpoint_url="https://h/v1", sampling_params={}, **paths, **fields
-        )
+        job_of(task="embed", engine="http", engine__url="https://h/v1", sampling_params={}, **paths, **fields)
     )
 
 
@@ -34,7 +32,7 @@ def encoded(*numbers: float) -> str:
 def test_body_is_the_text_in_a_form_that_needs_few_bytes() -> None:
     [request] = api()([REQUEST])
     assert json.loads(request.params) == {"model": "m/m", "input": "A text", "encoding_format": "base64"}
-    [request] = api(embedding_dimensions=64)([REQUEST])
+    [request] = api(embedding__dimensions=64)([REQUEST])
     assert json.loads(request.params)["dimensions"] == 64
     assert json.loads(api().with_text(request.params, "Hello")) == {
         **json.loads(request.params),
@@ -47,7 +45,7 @@ def test_vector_has_length_1_unless_asked_otherwise(vector: Any) -> None:
     answer = api().read(reply(vector))
     assert answer["numbers"].tolist() == pytest.approx([0.6, 0.8])
     assert (answer["input_tokens"], answer["output_tokens"]) == (5, 0)
-    assert api(embedding_normalize=False).read(reply(vector))["numbers"].tolist() == [3, 4]
+    assert api(embedding__normalize=False).read(reply(vector))["numbers"].tolist() == [3, 4]
     assert api().read(reply([0.0, 0.0]))["numbers"].tolist() == [0, 0]
 
 
@@ -56,7 +54,7 @@ def test_vector_has_length_1_unless_asked_otherwise(vector: Any) -> None:
 )
 def test_what_is_no_number_is_left_to_the_check_of_vectors(vector: Any) -> None:
     for normalize in (True, False):
-        numbers = api(embedding_normalize=normalize).read(reply(vector))["numbers"]
+        numbers = api(embedding__normalize=normalize).read(reply(vector))["numbers"]
         assert numbers.dtype == np.float32
         assert not np.isfinite(numbers).all()
 
@@ -77,7 +75,7 @@ def test_broken_reply_is_asked_for_again_and_may_have_cost(body: bytes) -> None:
 
 def test_other_size_may_be_of_one_row_and_says_what_to_check_if_it_is_of_all() -> None:
     with pytest.raises(DoubtfulRefusalError, match=r"2 numbers, and embedding\.dimensions is 3") as caught:
-        api(embedding_dimensions=3).read(reply([1.0, 2.0]))
+        api(embedding__dimensions=3).read(reply([1.0, 2.0]))
     assert (caught.value.of_all.kind, caught.value.may_have_cost) == ("input", True)
     vectors = api()
     vectors.read(reply([1.0, 2.0]))

@@ -18,9 +18,9 @@ from tests.support.key_value_store import replace_store
 
 
 def engine(url: str, **given: Any) -> HttpEngine:
-    cached = {"task": "embed", "sampling_params": {}, "answer_cache": "/cache"}
+    cached = {"task": "embed", "sampling_params": {}, "engine__cache": "/cache"}
     return HttpEngine(
-        job_of(input_path="/i", output_path="/o", engine="http", endpoint_url=url, **cached | given), 1
+        job_of(input_path="/i", output_path="/o", engine="http", engine__url=url, **cached | given), 1
     )
 
 
@@ -39,7 +39,7 @@ def test_cached_vectors_are_of_the_size_that_the_endpoint_answers_now() -> None:
         assert now._vector_size() == 16
         assert before._cache_key(8) != now._cache_key(16)
         assert len(served.requests) == 4
-        for known in ({"embedding_dimensions": 4}, {"task": "generate"}):
+        for known in ({"embedding__dimensions": 4}, {"task": "generate"}):
             engine(served.url, **known)._vector_size()
         assert len(served.requests) == 4
 
@@ -78,7 +78,7 @@ def test_budget_is_of_a_run_whatever_dies_in_it_and_however_often_rows_are_asked
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     keys = replace_store(monkeypatch)
-    http = engine("http://127.0.0.1:9/v1", task="generate", answer_cache=None, token_budget=1000)
+    http = engine("http://127.0.0.1:9/v1", task="generate", engine__cache=None, engine__token_budget=1000)
     size = RequestSize(200, 100)
 
     def spend(die: bool) -> None:

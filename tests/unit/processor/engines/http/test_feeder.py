@@ -17,7 +17,7 @@ import pytest
 from aiohttp import web
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.endpoint import KEY_VARIABLE
+from airflow_provider_raydatallm.contract.spec.engines.http import KEY_VARIABLE
 from airflow_provider_raydatallm.processor.engines.http import client, connections
 from tests.support.endpoint import Endpoint, HangUp, completion, embedding, endpoint, error, text_of
 from tests.support.http_feeding import KEY, Sink, feed
@@ -38,7 +38,7 @@ async def echo(number: int, body: dict[str, Any]) -> web.StreamResponse:
 
 def test_answers_belong_to_their_rows() -> None:
     with endpoint(echo) as served:
-        sink, left = feed(served, [f"row {i}" for i in range(300)], requests_in_flight=50)
+        sink, left = feed(served, [f"row {i}" for i in range(300)], engine__in_flight=50)
     assert left == []
     assert {i: a["text"] for i, a in sink.by_row.items()} == {i: f"ROW {i}" for i in range(300)}
     answer = sink.by_row[7]
@@ -75,7 +75,7 @@ def test_passing_faults_lose_no_row_and_answer_none_twice() -> None:
 
     texts = [f"row {i}" for i in range(70)]
     with endpoint(respond) as served:
-        sink, left = feed(served, texts, request_timeout=1.5, requests_in_flight=70)
+        sink, left = feed(served, texts, engine__request_timeout=1.5, engine__in_flight=70)
     assert left == []
     assert {i: a["text"] for i, a in sink.by_row.items()} == {i: f"ROW {i}" for i in range(70)}
     assert set(seen.values()) == {2}
@@ -172,7 +172,7 @@ def test_row_that_alone_gets_no_answer_is_quarantined() -> None:
 def test_slice_of_such_rows_alone_is_finished_too() -> None:
     """As a retry has it, for which nothing else is left."""
     with endpoint(answer_but_for_poison) as served:
-        sink, _ = feed(served, [f"poison {i}" for i in range(40)], requests_in_flight=4)
+        sink, _ = feed(served, [f"poison {i}" for i in range(40)], engine__in_flight=4)
     assert {answer["error_type"] for answer in sink.by_row.values()} == {"FailedAtEndpoint"}
     assert len(sink.by_row) == 40
 
@@ -180,7 +180,7 @@ def test_slice_of_such_rows_alone_is_finished_too() -> None:
 def test_rows_that_wait_for_another_try_leave_their_places() -> None:
     """As many rows without an answer as the slice may ask at once."""
     with endpoint(answer_but_for_poison) as served:
-        feed(served, [*(f"poison {i}" for i in range(4)), *map(str, range(8))], requests_in_flight=4)
+        feed(served, [*(f"poison {i}" for i in range(4)), *map(str, range(8))], engine__in_flight=4)
     answered = [i for i, text in enumerate(served.texts) if text.isdigit()]
     assert answered[-1] < 4 * client.TRIES
 
@@ -198,7 +198,7 @@ def test_endpoint_that_goes_away_quarantines_no_row(at_other_text: int) -> None:
         return error(503) if number > 20 or text == "poison" else completion(text)
 
     with endpoint(respond) as served, pytest.raises(SliceError, match="in each of 8 tries") as caught:
-        feed(served, ["poison", *map(str, range(60))], requests_in_flight=4)
+        feed(served, ["poison", *map(str, range(60))], engine__in_flight=4)
     assert caught.value.kind == "transient"
     answered = json.loads(caught.value.__notes__[0])
     assert 0 not in answered
@@ -219,7 +219,7 @@ def test_endpoint_that_answers_now_and_then_quarantines_no_row(share: float) -> 
         while left:
             sink = Sink()
             try:
-                feed(served, left, sink, requests_in_flight=50)
+                feed(served, left, sink, engine__in_flight=50)
             except SliceError as e:
                 if e.kind != "transient" or len(sink.by_row) < len(left) - 10:
                     raise
@@ -253,7 +253,7 @@ def test_refused_key_ends_the_slice_when_the_rows_in_flight_are_delivered() -> N
         return error(401, f"{KEY} is not valid")
 
     with endpoint(respond) as served, pytest.raises(SliceError, match="check the password") as caught:
-        feed(served, ["slow", *map(str, range(50))], requests_in_flight=4)
+        feed(served, ["slow", *map(str, range(50))], engine__in_flight=4)
     assert (caught.value.kind, caught.value.__notes__) == ("input", ["[0]"])
     assert KEY not in str(caught.value)
     assert len(served.requests) <= 4 + 2 * client.TRIES  # rows in flight, and one of them again
@@ -268,7 +268,7 @@ def test_refusal_of_all_that_passes_ends_no_slice(status: int) -> None:
 
     texts = [f"row {i}" for i in range(60)]
     with endpoint(respond) as served:
-        sink, left = feed(served, texts, requests_in_flight=1)
+        sink, left = feed(served, texts, engine__in_flight=1)
     assert (left, [sink.by_row[i]["text"] for i in range(60)]) == ([], texts)
 
 
@@ -286,7 +286,7 @@ def test_key_that_is_withdrawn_ends_the_slice() -> None:
         return completion("x") if number < 20 else error(401)
 
     with endpoint(respond) as served, pytest.raises(SliceError, match="check the password") as caught:
-        feed(served, [f"row {i}" for i in range(60)], requests_in_flight=4)
+        feed(served, [f"row {i}" for i in range(60)], engine__in_flight=4)
     assert caught.value.kind == "input"
     assert len(json.loads(caught.value.__notes__[0])) == 20
     assert len(served.requests) < 60 + 2 * client.TRIES  # one row asks again
@@ -303,7 +303,7 @@ def test_row_that_is_refused_before_any_other_is_answered_ends_no_slice() -> Non
 
     texts = ["a", "bad", *map(str, range(50))]
     with endpoint(respond) as served:
-        sink, left = feed(served, texts, requests_in_flight=20)
+        sink, left = feed(served, texts, engine__in_flight=20)
     assert (left, sink.by_row[1]["error_type"]) == ([], "FailedAtEndpoint")
     assert [sink.by_row[i]["text"] for i in range(52) if i != 1] == texts[:1] + texts[2:]
 
@@ -314,7 +314,7 @@ def test_rows_that_wait_for_a_place_are_not_asked_in_doubt(answered: int) -> Non
         return completion("x") if number < answered else error(401)
 
     with endpoint(respond) as served, pytest.raises(SliceError, match="check the password"):
-        feed(served, [f"row {i}" for i in range(200)], requests_in_flight=2)
+        feed(served, [f"row {i}" for i in range(200)], engine__in_flight=2)
     assert len(served.requests) <= answered + 2 + 2 * client.TRIES
 
 
@@ -331,11 +331,11 @@ def test_endpoint_that_restarts_before_its_model_has_the_time_of_a_refusal_of_al
 
     last: str | int = "x"
     with endpoint(respond) as served:
-        sink, left = feed(served, ["a", "b"], requests_in_flight=1)
+        sink, left = feed(served, ["a", "b"], engine__in_flight=1)
     assert (left, [sink.by_row[i]["text"] for i in range(2)]) == ([], ["a", "b"])
     last = 404
     with endpoint(respond) as served, pytest.raises(SliceError, match="has no such model"):
-        feed(served, ["a", "b"], requests_in_flight=1)
+        feed(served, ["a", "b"], engine__in_flight=1)
 
 
 def test_one_row_asks_in_each_time_of_doubt() -> None:
@@ -354,7 +354,7 @@ def test_one_row_asks_in_each_time_of_doubt() -> None:
         return error(401)
 
     with endpoint(respond) as served, pytest.raises(SliceError, match="check the password"):
-        feed(served, [f"row {i}" for i in range(60)], requests_in_flight=50)
+        feed(served, [f"row {i}" for i in range(60)], engine__in_flight=50)
     assert 0 < len(served.requests) - back_at[0] < 4 * client.TRIES  # of 39 rows
 
 
@@ -405,7 +405,7 @@ def test_refusal_of_all_texts_ends_the_slice() -> None:
         return completion("x") if number < 3 else error(403, f"no rights, {KEY}")
 
     with endpoint(respond) as served, pytest.raises(SliceError, match="403: no rights") as caught:
-        feed(served, [str(i) for i in range(30)], requests_in_flight=2)
+        feed(served, [str(i) for i in range(30)], engine__in_flight=2)
     assert (caught.value.kind, KEY in str(caught.value)) == ("input", False)
     assert len(json.loads(caught.value.__notes__[0])) == 3
 
@@ -430,7 +430,7 @@ def test_vector_of_another_size_costs_its_row_only_unless_all_have_it() -> None:
         return embedding([1.0] * (3 if is_odd else 2))
 
     with endpoint(respond) as served:
-        texts, fields = ["a", "odd", "b"], {"task": "embed", "sampling_params": {}, "requests_in_flight": 1}
+        texts, fields = ["a", "odd", "b"], {"task": "embed", "sampling_params": {}, "engine__in_flight": 1}
         sink, left = feed(served, texts, **fields)
         assert (left, sink.by_row[1]["error_type"]) == ([], "RefusedByEndpoint")
         assert "3 numbers after others of 2" in sink.by_row[1]["error"]
@@ -487,7 +487,7 @@ def test_proxy_of_the_environment_is_used_but_for_this_machine(
     proxied: Endpoint, monkeypatch: pytest.MonkeyPatch, scheme: str
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", os.environ["HTTP_PROXY"].replace("http://", scheme))
-    sink, _ = feed(Endpoint("http://models.invalid/v1"), ["a"], allow_plain_http=True)
+    sink, _ = feed(Endpoint("http://models.invalid/v1"), ["a"], engine__allow_http=True)
     assert (sink.by_row[0]["text"], proxied.requests[0][0]["Host"]) == ("A", "models.invalid")
     with endpoint(echo) as served:
         feed(served, ["b"])
@@ -510,7 +510,7 @@ def test_proxy_that_cannot_be_used_is_named(
 ) -> None:
     monkeypatch.setenv("HTTP_PROXY", address)
     with pytest.raises(SliceError, match=says) as caught:
-        feed(Endpoint("http://models.invalid/v1"), ["a"], allow_plain_http=True)
+        feed(Endpoint("http://models.invalid/v1"), ["a"], engine__allow_http=True)
     assert (caught.value.kind, proxied.requests) == (kind, [])
 
 
@@ -527,7 +527,7 @@ def test_nodes_own_credentials_are_not_for_the_endpoint(
         monkeypatch.setenv(KEY_VARIABLE, key)
         with endpoint(echo) as served:
             served.url = served.url.replace("127.0.0.1", "0.0.0.0")
-            sink, _ = feed(served, ["a"], allow_plain_http=True)
+            sink, _ = feed(served, ["a"], engine__allow_http=True)
         assert sink.by_row[0]["text"] == "A"
         [(headers, _)] = served.requests
         assert headers.get("Authorization") == sent
@@ -567,7 +567,7 @@ def test_budget_holds_whatever_is_in_flight(in_flight: int, max_tokens: int | No
     params = {"max_tokens": max_tokens} if max_tokens else {}
     rows = [f"row {i}" for i in range(1100)]
     with endpoint(meter) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as caught:
-        feed(served, rows, token_budget=10_000, requests_in_flight=in_flight, sampling_params=params)
+        feed(served, rows, engine__token_budget=10_000, engine__in_flight=in_flight, sampling_params=params)
     assert caught.value.kind == "input"
     assert len(json.loads(caught.value.__notes__[0])) == len(served.requests)
     assert meter.spent <= 10_000 + (0 if max_tokens else 1000)
@@ -586,7 +586,7 @@ def test_what_a_gateway_gave_up_waiting_for_counts(status: int | None) -> None:
 
     meter = Meter(truly, fault)
     with endpoint(meter) as served, pytest.raises(SliceError, match=r"engine\.token_budget") as e:
-        feed(served, [f"row {i}" for i in range(200)], token_budget=10_000, requests_in_flight=20)
+        feed(served, [f"row {i}" for i in range(200)], engine__token_budget=10_000, engine__in_flight=20)
     assert "of them estimated" in str(e.value)
     assert meter.spent <= 10_000 + 1_000
 
@@ -596,7 +596,7 @@ def test_answer_that_cannot_be_read_counts_by_its_length() -> None:
         return web.Response(text="x" * 8_000) if number % 2 else completion("x")
 
     with endpoint(respond) as served, pytest.raises(SliceError, match="token_budget 50,000"):
-        feed(served, [str(i) for i in range(100)], token_budget=50_000, requests_in_flight=1)
+        feed(served, [str(i) for i in range(100)], engine__token_budget=50_000, engine__in_flight=1)
     assert len(served.requests) < 2 * 50_000 / 8_000 + 4
 
 
@@ -607,7 +607,7 @@ def test_answer_that_is_too_long_to_be_read_counts(monkeypatch: pytest.MonkeyPat
         return completion("x" * 20_000, (20, 20_000))
 
     with endpoint(respond) as served, pytest.raises(SliceError, match=r"engine\.token_budget"):
-        feed(served, [f"row {i}" for i in range(20)], token_budget=50_000, requests_in_flight=1)
+        feed(served, [f"row {i}" for i in range(20)], engine__token_budget=50_000, engine__in_flight=1)
     assert len(served.requests) <= 5
 
 
@@ -620,7 +620,7 @@ def test_until_a_row_is_answered_only_one_asks_again_for_what_may_have_cost(repl
         return answer
 
     with endpoint(respond) as served, pytest.raises(SliceError, match="in each of 8 tries") as caught:
-        feed(served, [f"row {i}" for i in range(100)], requests_in_flight=20)
+        feed(served, [f"row {i}" for i in range(100)], engine__in_flight=20)
     assert caught.value.kind == "transient"
     assert len(served.requests) < 100 + 2 * client.TRIES
 
@@ -640,7 +640,7 @@ def test_rows_go_on_together_once_one_is_answered() -> None:
         return completion(text_of(body))
 
     with endpoint(respond) as served:
-        sink, _ = feed(served, [f"row {i}" for i in range(40)], requests_in_flight=20)
+        sink, _ = feed(served, [f"row {i}" for i in range(40)], engine__in_flight=20)
     assert len(sink.by_row) == 40
     assert most > 10
 
@@ -651,7 +651,11 @@ def test_replies_that_cost_nothing_are_not_charged() -> None:
 
     with endpoint(respond) as served:
         sink, _ = feed(
-            served, ["a"] * 20, token_budget=2_000, requests_in_flight=8, sampling_params={"max_tokens": 100}
+            served,
+            ["a"] * 20,
+            engine__token_budget=2_000,
+            engine__in_flight=8,
+            sampling_params={"max_tokens": 100},
         )
     assert len(sink.by_row) == 20
 
@@ -676,8 +680,8 @@ def test_counts_that_cannot_be_right_are_left_out_and_told_once(
         sink, left = feed(
             served,
             [f"row {i}" for i in range(40)],
-            token_budget=100_000,
-            tokens_per_minute=600_000,
+            engine__token_budget=100_000,
+            engine__tokens_per_minute=600_000,
             sampling_params={"max_tokens": 10},
         )
     assert (left, {answer["text"] for answer in sink.answers}) == ([], {"fine"})
@@ -703,7 +707,7 @@ def test_limit_that_ended_while_rows_waited_fails_none() -> None:
         return error(429, **{"Retry-After": "300"}) if 5 <= number < 15 else completion("x")
 
     with endpoint(respond) as served:
-        sink, left = feed(served, [str(i) for i in range(40)], stall_timeout=1.0, requests_in_flight=10)
+        sink, left = feed(served, [str(i) for i in range(40)], limits__stall=1.0, engine__in_flight=10)
     assert (left, {answer["text"] for answer in sink.answers}) == ([], {"x"})
 
 
@@ -718,7 +722,7 @@ def test_row_that_fails_and_then_is_over_the_limit_alone_ends_no_slice() -> None
         return error(500 if tries <= client.TRIES else 429)
 
     with endpoint(respond) as served:
-        sink, left = feed(served, ["a", "bad", "b"], stall_timeout=1.0)
+        sink, left = feed(served, ["a", "bad", "b"], limits__stall=1.0)
     assert (left, sink.by_row[1]["error_type"]) == ([], "FailedAtEndpoint")
 
 
@@ -731,7 +735,7 @@ def test_row_that_alone_is_over_the_limit_is_quarantined(message: str) -> None:
 
     texts = ["a", *(f"long {i}" for i in range(5)), "b"]
     with endpoint(respond) as served:
-        sink, left = feed(served, texts, stall_timeout=1.0, requests_in_flight=4)
+        sink, left = feed(served, texts, limits__stall=1.0, engine__in_flight=4)
     assert (left, [sink.by_row[i]["text"] for i in (0, 6)]) == ([], ["x", "x"])
     failed = {sink.by_row[i]["error_type"] for i in range(1, 6)}
     assert failed == {"RefusedByEndpoint" if "large" in message else "FailedAtEndpoint"}
@@ -745,7 +749,7 @@ def test_row_whose_requests_hang_is_quarantined_before_the_slice_counts_as_stall
 
     began = time.monotonic()
     with endpoint(respond) as served:
-        sink, left = feed(served, ["a", "hangs"], request_timeout=0.3, stall_timeout=1.5)
+        sink, left = feed(served, ["a", "hangs"], engine__request_timeout=0.3, limits__stall=1.5)
     assert (left, sink.by_row[1]["error_type"]) == ([], "FailedAtEndpoint")
     assert tries_of(served, "hangs") < client.TRIES
     assert time.monotonic() - began < 30
@@ -759,7 +763,11 @@ def test_endpoint_that_hangs_is_given_up_before_all_rows_have_waited_for_it() ->
 
     with endpoint(respond) as served, pytest.raises(SliceError, match=r"no whole reply within 0\.3 s"):
         feed(
-            served, [str(i) for i in range(100)], request_timeout=0.3, stall_timeout=1.0, requests_in_flight=1
+            served,
+            [str(i) for i in range(100)],
+            engine__request_timeout=0.3,
+            limits__stall=1.0,
+            engine__in_flight=1,
         )
     assert len(served.requests) < 5 + 2 * client.TRIES
 
@@ -772,7 +780,7 @@ def test_answer_of_one_second_in_which_all_are_refused_ends_no_slice() -> None:
 
     texts = [f"row {i}" for i in range(60)]
     with endpoint(respond) as served:
-        sink, left = feed(served, texts, requests_in_flight=8)
+        sink, left = feed(served, texts, engine__in_flight=8)
     assert (left, [sink.by_row[i]["text"] for i in range(60)]) == ([], texts)
 
 
@@ -791,7 +799,7 @@ def test_limit_that_never_ends_ends_the_slice_before_its_stall(retry_after: str)
 
     began = time.monotonic()
     with endpoint(respond) as served, pytest.raises(SliceError, match="429: none today") as caught:
-        feed(served, [str(i) for i in range(40)], stall_timeout=1.0, requests_in_flight=4)
+        feed(served, [str(i) for i in range(40)], limits__stall=1.0, engine__in_flight=4)
     assert 1.3 < time.monotonic() - began < 60  # from the last answer on
     assert (caught.value.kind, KEY in str(caught.value)) == ("transient", False)
     assert "to every row for 0.9 s" in str(caught.value)
@@ -807,7 +815,7 @@ def test_rate_limit_holds_for_all_rows() -> None:
         return completion("x")
 
     with endpoint(respond) as served:
-        feed(served, [str(i) for i in range(150)], requests_per_minute=6000, requests_in_flight=100)
+        feed(served, [str(i) for i in range(150)], engine__requests_per_minute=6000, engine__in_flight=100)
     made_up_s = 0.6  # of what a busy machine is late
     assert times[-1] - times[0] > 149 / 100 - made_up_s - 0.1
 

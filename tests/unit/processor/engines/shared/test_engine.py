@@ -44,8 +44,9 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
 
     def engine(rows: int = 10_000, **options: Any) -> SharedVllmEngine:
         defaults: dict[str, Any] = {
-            "input_path": "in", "output_path": "out", "engine": "vllm", "engine_scope": "shared",
-            "model_source": "m", "concurrency": (2, 4), "batch_size": 32, "max_concurrent_batches": 32,
+            "input_path": "in", "output_path": "out", "engine": "vllm", "engine__scope": "shared",
+            "model_source": "m", "engine__workers": (2, 4), "engine__batch_size": 32,
+            "engine__max_concurrent_batches": 32,
         }  # fmt: skip
         engine = SharedVllmEngine(job_of(**defaults | options), rows)
         engine.__dict__["name"] = NAME
@@ -109,14 +110,14 @@ def test_engines_block_another_at_max_shared_engines(serve: FakeServe, make: Mak
     serve.present = [first, replace(second, workers={}), ENGINE]
     assert make().blocking_engines() == []
     serve.present = [first, replace(second, workers={})]
-    assert make(max_shared_engines=2).blocking_engines() == []  # one without workers does not count
-    assert make(max_shared_engines=1).blocking_engines() == ["shared engine ray-llm-a-0"]
+    assert make(engine__max_shared=2).blocking_engines() == []  # one without workers does not count
+    assert make(engine__max_shared=1).blocking_engines() == ["shared engine ray-llm-a-0"]
     serve.present = [replace(first, workers={}, users=("1 slice",))]  # it is to get a worker
-    assert make(max_shared_engines=1).blocking_engines() == ["shared engine ray-llm-a-0"]
+    assert make(engine__max_shared=1).blocking_engines() == ["shared engine ray-llm-a-0"]
     serve.present = [first, second, ENGINE]
-    assert make(max_shared_engines=1).blocking_engines() == []  # it is running itself
+    assert make(engine__max_shared=1).blocking_engines() == []  # it is running itself
     serve.present = [first, second, replace(ENGINE, workers={})]
-    assert make(max_shared_engines=1).blocking_engines() == [
+    assert make(engine__max_shared=1).blocking_engines() == [
         f"shared engine ray-llm-{n}-0" for n in ("a", "b")
     ]
 
@@ -174,7 +175,7 @@ def test_engine_on_cpus_holds_no_gpu(
 
 
 def test_engine_scales_to_all_gpus_and_compiles_for_any_slice(make: Make) -> None:
-    engine = make(rows=100, concurrency="auto")
+    engine = make(rows=100, engine__workers="auto")
     engine.choose_sizes(SizingInputs(ClusterFacts({"CPU": 64, "GPU": 8}, {}, 8, 80_000_000_000)))
     assert engine.workers == (1, 8)
     assert "enforce_eager" not in engine.engine_kwargs
@@ -182,7 +183,7 @@ def test_engine_scales_to_all_gpus_and_compiles_for_any_slice(make: Make) -> Non
 
 
 @pytest.mark.parametrize(
-    "other", [{"model_source": "n"}, {"engine_kwargs": {"max_model_len": 64}}, {"accelerator_type": "L4"}]
+    "other", [{"model_source": "n"}, {"engine__kwargs": {"max_model_len": 64}}, {"engine__accelerator": "L4"}]
 )
 def test_only_equal_engines_share_a_name(started: Make, other: dict[str, Any]) -> None:
     def name(**options: Any) -> str:
@@ -190,7 +191,12 @@ def test_only_equal_engines_share_a_name(started: Make, other: dict[str, Any]) -
         del engine.__dict__["name"]
         return engine.name
 
-    other_work = {"prompt": "else", "slice_key": "b", "sampling_params": {"max_tokens": 3}, "concurrency": 1}
+    other_work = {
+        "prompt": "else",
+        "slice_key": "b",
+        "sampling_params": {"max_tokens": 3},
+        "engine__workers": 1,
+    }
     assert name() == name(**other_work)
     assert name() != name(**other)
 
@@ -316,7 +322,7 @@ def test_failure_before_this_slice_deploys_is_ignored(serve: FakeServe, make: Ma
 
 
 def test_scaling_does_not_depend_on_the_slices_rows(serve: FakeServe, started: Make) -> None:
-    auto = {"batch_size": None, "max_concurrent_batches": None}
+    auto = {"engine__batch_size": None, "engine__max_concurrent_batches": None}
     by_rows = replace(SCALING, batches=16)  # calls of 128 rows
     assert started(rows=50, **auto)._scaling == started(rows=10_000_000, **auto)._scaling == by_rows
 

@@ -2,34 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.spec_problems import describe_problems
 from tests.support.in_process import job_of
 
 
 @pytest.mark.parametrize(("options", "why"), [
-    ({"engine": "ray_data_llm"}, "it is for engine 'vllm', and this slice's is 'ray_data_llm'"),
-    ({"engine": "mine:Engine"}, "this slice's is 'mine:Engine'"),
-    ({"model_source": "s3://models/m"}, "this slice's is 'ray_data_llm'"),
-    ({"engine_kwargs": {"max_model_len": "auto"}}, "max_model_len='auto' depends on the rows of one slice"),
+    ({"engine": "ray_data_llm"}, "engine.scope is for engine.kind='vllm', .* 'ray_data_llm'"),
+    ({"engine": "mine:Engine"}, "engine.scope is for engine.kind='vllm', .* a class of your own"),
+    ({"model_source": "s3://models/m"}, "engine.scope is for engine.kind='vllm', .* 'ray_data_llm'"),
+    ({"engine__kwargs": {"max_model_len": "auto"}}, "engine.scope='shared' .*: max_model_len='auto' depends"),
     (
-        {"engine_kwargs": {"max_model_len": 64}, "on_too_long": "raise_limit"},
-        "starts engines with limits of the slice's own",
+        {"engine__kwargs": {"max_model_len": 64}, "quality__on_too_long": "raise_limit"},
+        "engine.scope='shared' .*: quality.on_too_long='raise_limit' starts engines",
     ),
 ])  # fmt: skip
 def test_slice_that_needs_its_own_engine_cannot_share_one(options: dict[str, Any], why: str) -> None:
     own = {"input_path": "in", "output_path": "out", "model_source": "m", "engine": "auto", **options}
     assert not job_of(**own).can_share_engine
-    with pytest.raises(ValueError, match=f"engine.scope='shared' is not possible: .*{why}"):
-        job_of(**own, engine_scope="shared")
+    with pytest.raises(ValidationError) as refused:
+        job_of(**own, engine__scope="shared")
+    assert re.search(why, describe_problems(refused.value))
 
 
 def test_engine_scope_does_not_change_the_fingerprint() -> None:
     own, shared = (
-        job_of(input_path="in", output_path="out", engine="auto", model_source="m", engine_scope=scope)
+        job_of(input_path="in", output_path="out", engine="auto", model_source="m", engine__scope=scope)
         for scope in ("slice", "shared")
     )
     assert fingerprint(own) == fingerprint(shared)

@@ -18,7 +18,7 @@ from tests.support.in_process import job_of
 
 
 def engine(rows: int = 10, **options: Any) -> VllmEngine:
-    paths = {"input_path": "in", "output_path": "out", "answer_cache": "/answers"}
+    paths = {"input_path": "in", "output_path": "out", "engine__cache": "/answers"}
     return VllmEngine(job_of(engine="vllm", **paths, **options), rows)
 
 
@@ -33,11 +33,11 @@ def test_retried_rows_do_not_use_the_cache() -> None:
     first, again, _ = namespaces()
     assert (first.read_existing, first.keep_truncated, again.read_existing) == (True, True, False)
     *_, long = namespaces(
-        on_too_long="raise_limit", engine_kwargs={"max_model_len": 64}
+        quality__on_too_long="raise_limit", engine__kwargs={"max_model_len": 64}
     )  # for postponed rows
     assert long.read_existing
-    assert not next(namespaces(retry_quarantined=True)).read_existing
-    assert not next(namespaces(engine_kwargs={"max_model_len": -1})).keep_truncated  # memory may have cut it
+    assert not next(namespaces(rerun__retry_quarantined=True)).read_existing
+    assert not next(namespaces(engine__kwargs={"max_model_len": -1})).keep_truncated  # memory may have cut it
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_retried_rows_do_not_use_the_cache() -> None:
         ({}, None),
         ({"task": "score", "query": "{q}", "prompt": "{d}"}, 1),
         ({"task": "embed"}, None),
-        ({"task": "embed", "embedding_dimensions": 8}, 8),
+        ({"task": "embed", "embedding__dimensions": 8}, 8),
         ({"task": "classify", "choices": ["a", "b", "c"]}, 3),
     ],
 )
@@ -85,7 +85,7 @@ def test_ranks_of_a_worker_are_counted_in_all_its_sizes(monkeypatch: pytest.Monk
 
     def sizes(workers: int, ranks: int) -> VllmEngine:
         kwargs = {"tensor_parallel_size": 2, "data_parallel_size": ranks, "max_num_seqs": 256}
-        return engine(rows=2000, concurrency=workers, engine_kwargs=kwargs)
+        return engine(rows=2000, engine__workers=workers, engine__kwargs=kwargs)
 
     two = sizes(2, ranks=1)
     assert (two.sizes.gpus, two.sizes.max_num_seqs, two.sizes.rows_in_flight) == ((4, 4), 256, 512)
@@ -99,7 +99,7 @@ def test_ranks_of_a_worker_are_counted_in_all_its_sizes(monkeypatch: pytest.Monk
     assert (shared.gpus_held(2), shared._worker_options()["num_gpus"]) == (16, 8)
     shared.choose_sizes(SizingInputs(ClusterFacts({"CPU": 64, "GPU": 32}, {}, 8)))
     assert shared.workers == (2, 2)
-    auto = engine(rows=10_000, concurrency="auto", engine_kwargs={"data_parallel_size": 8})
+    auto = engine(rows=10_000, engine__workers="auto", engine__kwargs={"data_parallel_size": 8})
     auto.choose_sizes(SizingInputs(ClusterFacts({"CPU": 64, "GPU": 64}, {}, 8)))
     assert auto.workers == (1, 2)  # of eight ranks with 512 rows each
 
@@ -107,7 +107,7 @@ def test_ranks_of_a_worker_are_counted_in_all_its_sizes(monkeypatch: pytest.Monk
 def test_worker_over_nodes_holds_its_gpus_in_a_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_base, "vllm_is_cpu_build", lambda accelerator_type: False)
     kwargs = {"pipeline_parallel_size": 2, "distributed_executor_backend": "ray"}
-    wide = engine(engine_kwargs=kwargs)
+    wide = engine(engine__kwargs=kwargs)
     assert (wide.resources.gpus, wide.resources.gpus_on_one_node, wide.gpus_held(1)) == (2, 1, 2)
     options = wide._worker_options()
     assert (options["num_gpus"], options["num_cpus"], len(wide.placement.bundles)) == (0, 1, 2)
@@ -136,17 +136,17 @@ def test_workers_leave_cpus_to_what_brings_them_rows(
     cpus: int, grows_to: int | None, most: int,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(engine_base, "vllm_is_cpu_build", lambda accelerator_type: True)
-    vllm = engine(concurrency=(1, 3))
+    vllm = engine(engine__workers=(1, 3))
     vllm.choose_sizes(SizingInputs(ClusterFacts({"CPU": cpus}, {"CPU": grows_to} if grows_to else {})))
     assert vllm.workers == (1, most)
     assert ("engine workers run" in caplog.text) == (most < 3)
 
 
 def test_rows_with_images_travel_few_at_a_time_and_refused_ones_fail_no_others() -> None:
-    text, images = engine(rows=100_000), engine(rows=100_000, image_column="photo")
+    text, images = engine(rows=100_000), engine(rows=100_000, images__column="photo")
     assert (text.block_rows, text._blocks_in_work) == (2048, 32)
     assert (images.block_rows, images._blocks_in_work) == (32, 16)
     assert "mm_processor_cache_gb" not in text.engine_kwargs
     assert images.engine_kwargs["mm_processor_cache_gb"] == 0
-    own = engine(image_column="photo", engine_kwargs={"mm_processor_cache_gb": 2})
+    own = engine(images__column="photo", engine__kwargs={"mm_processor_cache_gb": 2})
     assert own.engine_kwargs["mm_processor_cache_gb"] == 2

@@ -13,7 +13,7 @@ from tests.support.slice_jobs import slice_job
 
 def check(folder: Path, config: object, column: str | None = "photo") -> None:
     (folder / "config.json").write_text(json.dumps(config))
-    check_image_model(slice_job(model_source=str(folder), image_column=column))
+    check_image_model(slice_job(model_source=str(folder), images__column=column))
 
 
 @pytest.mark.parametrize("config", [
@@ -32,4 +32,4 @@ def test_model_that_does_not_is_refused_before_its_engine_starts(tmp_path: Path)
 
 
 def test_model_of_a_hub_is_left_to_vllm() -> None:
-    check_image_model(slice_job(model_source="someone/not-here", image_column="photo"))
+    check_image_model(slice_job(model_source="someone/not-here", images__column="photo"))

@@ -42,11 +42,11 @@ UNIT = [*MODULES, {"type": "sentence_transformers.models.Normalize", "path": "x"
         ({"Pooling/config.json": {**MEAN, "pooling_mode_max_tokens": True}}, {}, "and max_tokens"),
         ({"Pooling/config.json": {"pooling_mode_weightedmean_tokens": True}}, {}, "weightedmean_tokens"),
         ({"modules.json": DENSER}, {}, "a module 'LSTM', which vLLM leaves out"),
-        ({"modules.json": UNIT}, {"embedding_normalize": False}, "leave embedding.normalize out"),
+        ({"modules.json": UNIT}, {"embedding__normalize": False}, "leave embedding.normalize out"),
         ({"config_sentence_transformers.json": PROMPTS}, {}, "begin with 'query: '"),
-        ({}, {"embedding_dimensions": 4}, "does not say that"),
-        ({"config.json": {"is_matryoshka": True, "hidden_size": 3}}, {"embedding_dimensions": 4}, "have 3"),
-        ({"config.json": {"matryoshka_dimensions": [2]}}, {"embedding_dimensions": 4}, "cut to"),
+        ({}, {"embedding__dimensions": 4}, "does not say that"),
+        ({"config.json": {"is_matryoshka": True, "hidden_size": 3}}, {"embedding__dimensions": 4}, "have 3"),
+        ({"config.json": {"matryoshka_dimensions": [2]}}, {"embedding__dimensions": 4}, "cut to"),
     ],
 )  # fmt: skip
 def test_mismatch_is_refused(tmp_path: Path, files: dict[str, Any], job: dict[str, Any], says: str) -> None:
@@ -60,8 +60,8 @@ def test_mismatch_is_refused(tmp_path: Path, files: dict[str, Any], job: dict[st
         ({}, {}),
         ({"modules.json": UNIT}, {}),
         ({"config_sentence_transformers.json": PROMPTS}, {"prompt": "query: {a}"}),
-        ({"config.json": {"is_matryoshka": True}}, {"embedding_dimensions": 4}),
-        ({}, {"embedding_dimensions": 4, "engine_kwargs": {"hf_overrides": {"is_matryoshka": True}}}),
+        ({"config.json": {"is_matryoshka": True}}, {"embedding__dimensions": 4}),
+        ({}, {"embedding__dimensions": 4, "engine__kwargs": {"hf_overrides": {"is_matryoshka": True}}}),
     ],
 )
 def test_what_vllm_does_as_the_model_says_passes(

@@ -68,5 +68,5 @@ def test_known_parser_and_one_of_a_plugin_pass() -> None:
     check_reasoning_parser(job_of(input_path="/i", output_path="/o", reasoning_parser="qwen3"))
     plugin = {"reasoning_parser_plugin": "/mine.py"}
     check_reasoning_parser(
-        job_of(input_path="/i", output_path="/o", reasoning_parser="mine", engine_kwargs=plugin)
+        job_of(input_path="/i", output_path="/o", reasoning_parser="mine", engine__kwargs=plugin)
     )

@@ -14,14 +14,14 @@ from tests.support.slice_jobs import slice_job
 
 def job_of(model: Path, **config: Any) -> Any:
     (model / "config.json").write_text(json.dumps(config))
-    return slice_job(task="transcribe", audio_column="call", prompt=None, model_source=str(model))
+    return slice_job(task="transcribe", audio__column="call", prompt=None, model_source=str(model))
 
 
 def test_other_models_are_refused_before_an_engine_starts(tmp_path: Path) -> None:
     with pytest.raises(SliceError, match=r"is for Whisper models, and .* is of the type 'llama'"):
         check_speech_model(job_of(tmp_path, model_type="llama"))
     check_speech_model(job_of(tmp_path, model_type="whisper"))
-    check_speech_model(slice_job(task="transcribe", audio_column="call", model_source="openai/whisper-tiny"))
+    check_speech_model(slice_job(task="transcribe", audio__column="call", model_source="openai/whisper-tiny"))
     check_speech_model(slice_job(model_source=str(tmp_path)))
 
 

@@ -60,7 +60,7 @@ def file_in(folder: Path, name: FormatName, table: pa.Table = TABLE, stem: str =
 
 
 def job(path: Path, **given: Any) -> SliceJob:
-    return job_of(**{"input_path": str(path), "output_path": "/o", "column_types": TYPES, **given})
+    return job_of(**{"input_path": str(path), "output_path": "/o", "source__column_types": TYPES, **given})
 
 
 def plan_of(path: Path, **given: Any) -> Plan:
@@ -86,7 +86,7 @@ def test_file_is_known_by_each_extension_of_its_format_and_by_that_alone(
         path = path.rename(tmp_path / f"a{extension.upper()}")
         assert plan_of(tmp_path).format == name
     path.rename(tmp_path / "a.bin")
-    assert plan_of(tmp_path, input_format=name).rows == ROWS
+    assert plan_of(tmp_path, source__format=name).rows == ROWS
 
 
 def test_ranges_follow_each_other_and_have_all_rows(tmp_path: Path, name: FormatName) -> None:
@@ -133,7 +133,7 @@ def test_chosen_columns_are_read_in_their_order(tmp_path: Path, name: FormatName
 
 def test_declared_type_is_the_columns_type(tmp_path: Path, name: FormatName) -> None:
     narrow = {**TYPES, "n": "int16", "amount": "decimal128(6, 3)"}
-    plan = plan_of(file_in(tmp_path, name), column_types=narrow)
+    plan = plan_of(file_in(tmp_path, name), source__column_types=narrow)
     assert {n: plan.schema.field(n).type for n in narrow} == {n: parse_type(n, t) for n, t in narrow.items()}
     assert rows_of(plan, ["n"]) == TABLE.select(["n"]).to_pylist()
 
@@ -144,7 +144,7 @@ def test_declared_type_that_lacks_a_value_is_refused_before_a_row_is_paid(
     given = {"n": [1] * 70 + [300], "x": ["a"] * 71}
     path = file_in(tmp_path, name, pa.table(given))
     cluster = InProcess()
-    wrong = job(path, output_path=f"{tmp_path}/out", column_types={"n": "int8"}, prompt="{x}")
+    wrong = job(path, output_path=f"{tmp_path}/out", source__column_types={"n": "int8"}, prompt="{x}")
     with pytest.raises(SliceError, match=f"{path}.*'n'|'n'.*{path}") as refused:
         run_in_process(wrong, cluster)
     assert (refused.value.kind, cluster.answered) == ("input", 0)
@@ -155,8 +155,8 @@ def test_wider_values_than_the_table_has_change_its_type_where_that_is_accepted(
 ) -> None:
     for key, kind, value in (("2026-01-30", "int32", 1), ("2026-01-31", "int64", 2**40)):
         path = file_in(tmp_path / key, name, pa.table({"n": [value], "x": ["a"]}))
-        given = {"slice_key": key, "column_types": {"n": kind}, "prompt": "{x}"}
-        wide = job(path, output_path=f"{tmp_path}/out", on_schema_change="accept", **given)
+        given = {"slice_key": key, "source__column_types": {"n": kind}, "prompt": "{x}"}
+        wide = job(path, output_path=f"{tmp_path}/out", publish__on_schema_change="accept", **given)
         run_in_process(wide)
         published = pq.read_table(wide.slice_path, partitioning=None)["n"]
         assert (str(published.type), published.to_pylist()) == (kind, [value])
@@ -194,7 +194,7 @@ def test_file_of_no_bytes_has_no_rows_or_is_damaged(tmp_path: Path, name: Format
 
 def test_file_without_rows_adds_none(tmp_path: Path, name: FormatName) -> None:
     file_in(tmp_path, name, TABLE.slice(0, 0), "0")
-    assert plan_of(tmp_path, column_types={}).rows == 0
+    assert plan_of(tmp_path, source__column_types={}).rows == 0
     file_in(tmp_path, name)
     assert rows_of(plan_of(tmp_path)) == TABLE.to_pylist()
 
@@ -238,9 +238,9 @@ def test_hive_folders_become_columns_and_select_the_slice(tmp_path: Path, name: 
         for country in ("DE", "FR"):
             file_in(tmp_path / f"ds={day}/country={country}", name, pa.table({"x": [f"{day}{country}"]}))
     expected = [{"x": f"2026-01-31{c}", "country": c} for c in ("DE", "FR")]
-    given: dict[str, Any] = {"column_types": {}}
-    assert rows_of(plan_of(tmp_path, slice_column="ds", **given)) == expected
+    given: dict[str, Any] = {"source__column_types": {}}
+    assert rows_of(plan_of(tmp_path, source__column="ds", **given)) == expected
     assert rows_of(plan_of(tmp_path / "ds={slice}", **given)) == expected
     assert rows_of(plan_of(tmp_path / f"ds={{slice}}/*/*.{name}", **given)) == expected
-    by_country = {"slice_column": "country", "slice_key": "DE", "output_path": "/o/c={slice}"}
+    by_country = {"source__column": "country", "slice_key": "DE", "output_path": "/o/c={slice}"}
     assert plan_of(tmp_path, **by_country, **given).rows == 2

@@ -29,6 +29,6 @@ def test_unknown_extension_is_named_with_what_to_do(tmp_path: Path, name: str, s
 
 def test_what_the_error_says_works(tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text("x\ty\n1\t2,3\n")
-    tabs = {"input_format": "csv", "csv_options": {"delimiter": "\t"}}
+    tabs = {"source__format": "csv", "source__csv": {"delimiter": "\t"}}
     [unit] = (plan := make_plan(job_of(input_path=str(tmp_path), output_path="/o", **tabs))).units
     assert [t.to_pylist() for t in plan.read(unit)] == [[{"x": "1", "y": "2,3"}]]

@@ -102,7 +102,7 @@ def answers_of_rows(numbers: list[list[float] | None]) -> pa.Table:
 
 
 def test_label_is_the_most_probable_one_and_says_how_sure_the_head_is(tmp_path: Path) -> None:
-    parser = open_parser(job(tmp_path, NAMED, label_confidence=True), None, [])
+    parser = open_parser(job(tmp_path, NAMED, labels__confidence=True), None, [])
     rows, failed = parser(answers([[0.25, 0.7, 0.05], None, [np.nan, 0.5, 0.5], [1.0, 0.0, 0.0]]))
     assert rows.column("answer").to_pylist() == ["spam", "ham"]
     assert rows.column("answer_runner_up").to_pylist() == ["ham", "spam"]
@@ -113,8 +113,13 @@ def test_label_is_the_most_probable_one_and_says_how_sure_the_head_is(tmp_path: 
 
 
 def test_several_labels_are_those_that_apply_and_may_be_none(tmp_path: Path) -> None:
-    several = {"task": "generate", "engine": "vllm", "choices": ["ham", "spam", "bill"], "multi_label": True}
-    parser = open_parser(job(tmp_path, None, **several, label_confidence=True), None, [])
+    several = {
+        "task": "generate",
+        "engine": "vllm",
+        "choices": ["ham", "spam", "bill"],
+        "labels__multi": True,
+    }
+    parser = open_parser(job(tmp_path, None, **several, labels__confidence=True), None, [])
     numbers: list[list[float] | None] = [[0.6, 0.5, 0.9], [0.1, 0.2, 0.3], None, [np.nan, 0.6, 0.6]]
     rows, failed = parser(answers(numbers))
     assert rows.column("answer").to_pylist() == [["ham", "bill"], []]

@@ -38,7 +38,7 @@ def parse(
         error=errors or [None] * len(numbers),
         deduplicated=[False] * len(numbers),
     )  # fmt: skip
-    return (parser or VectorParser(vector_job(embedding_dtype=dtype)))(answers)
+    return (parser or VectorParser(vector_job(embedding__dtype=dtype)))(answers)
 
 
 def vector_job(**given: Any) -> SliceJob:
@@ -111,14 +111,14 @@ def test_all_groups_and_runs_of_a_checkpoint_have_vectors_of_one_size(tmp_path: 
         parse([[1.0] * 16, [1.0] * 16], parser=parser())
     rows, _ = parse([[2.0] * 8], parser=parser())
     assert rows.column("answer").to_pylist() == [[2.0] * 8]
-    forced = VectorParser(vector_job(force_rerun=True)).agreeing_in(str(tmp_path), "c")
+    forced = VectorParser(vector_job(rerun__force=True)).agreeing_in(str(tmp_path), "c")
     with pytest.raises(SliceError, match=f"remove {tmp_path}/c"):
         parse([[1.0] * 16], parser=forced)
 
 
 def test_vector_of_another_size_than_asked_for_is_told() -> None:
     with pytest.raises(SliceError, match=r"8 numbers, and embedding\.dimensions is 4"):
-        parse([[1.0] * 8], parser=VectorParser(vector_job(embedding_dimensions=4)))
+        parse([[1.0] * 8], parser=VectorParser(vector_job(embedding__dimensions=4)))
 
 
 def test_row_without_numbers_fails_and_moves_no_other_rows_numbers() -> None:

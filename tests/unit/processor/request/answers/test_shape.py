@@ -256,7 +256,7 @@ def test_regex_that_is_not_valid_is_refused() -> None:
     ({"choices": ["a\nb", "c"], "engine": "ray_data_llm"}, r"choices has 'a\\nb', and vLLM cannot"),
     ({"choices": ["a\nb", "c"], "engine": "vllm"}, None),
     ({"output_schema": {**FIXED, "not": {"required": ["tags"]}}}, None),
-    ({"regex": r"(a)\1", "engine_kwargs": {"structured_outputs_config": {"backend": "outlines"}}}, None),
+    ({"regex": r"(a)\1", "engine__kwargs": {"structured_outputs_config": {"backend": "outlines"}}}, None),
 ])  # fmt: skip
 def test_shape_that_vllm_cannot_compile_is_refused_before_it_starts(
     shape: dict[str, Any], says: str | None

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.engines.vllm.request.labels.tree import (
     LabelsNotToldApart,
     LabelTree,
@@ -81,22 +82,23 @@ class Labels:
         """
         if not job.compares_labels:
             return None
-        assert job.choices is not None
+        task = job.task_as(Generate)
+        assert task.choices is not None
         try:
-            labels = cls([job.choices], render, tokenize, is_exact=job.label_confidence)
-            if not job.label_confidence and labels.mean_requests > _MOST_MEAN_REQUESTS:
+            labels = cls([task.choices], render, tokenize, is_exact=task.labels.confidence)
+            if not task.labels.confidence and labels.mean_requests > _MOST_MEAN_REQUESTS:
                 raise LabelsNotToldApart(
                     f"their first tokens are shared, and {labels.mean_requests:.1f} requests a row cost more"
                 )
             return labels
         except LabelsNotToldApart as e:
-            if job.label_confidence:
+            if task.labels.confidence:
                 raise SliceError(
                     f"labels.confidence=True is not possible with this model: {e}. Use choices that begin "
                     "differently, or leave it out",
                     kind="input",
                 ) from e
-            check_can_be_written(job.choices)
+            check_can_be_written(task.choices)
             logger.info("the model writes the choices, by a grammar: %s", e)
             return None
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.request import LABEL_QUESTION
+from airflow_provider_raydatallm.contract.spec.tasks.generate import LABEL_QUESTION
 from airflow_provider_raydatallm.processor.engines.vllm.request.labels.labels import (
     PROMPT,
     Labels,

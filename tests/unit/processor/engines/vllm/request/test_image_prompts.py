@@ -23,7 +23,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def tokenizer(model: Path, **fields: Any) -> PromptTokenizer:
-    return PromptTokenizer(slice_job(model_source=str(model), image_column="photo", **fields))
+    return PromptTokenizer(slice_job(model_source=str(model), images__column="photo", **fields))
 
 
 def request(messages: list[dict[str, str]], files: list[bytes], **fields: Any) -> str:

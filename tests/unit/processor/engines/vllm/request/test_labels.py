@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.request import LABEL_QUESTION
+from airflow_provider_raydatallm.contract.spec.tasks.generate import LABEL_QUESTION
 from airflow_provider_raydatallm.processor.engines.vllm.request.labels.tree import (
     LABELS,
     LabelsNotToldApart,
@@ -248,7 +248,7 @@ def test_choices_that_cannot_be_compared_are_written_unless_probabilities_are_as
     [row] = tokenizer_of(tmp_path, choices=merged)([request(temperature=0)])
     assert LABELS not in json.loads(row.params)
     with pytest.raises(SliceError, match=r"labels\.confidence=True is not possible with this model"):
-        tokenizer_of(tmp_path, choices=merged, label_confidence=True)
+        tokenizer_of(tmp_path, choices=merged, labels__confidence=True)
 
 
 def test_choices_that_begin_alike_are_compared_where_most_rows_take_one_request(tmp_path: Path) -> None:
@@ -261,7 +261,7 @@ def test_choices_that_begin_alike_are_compared_where_most_rows_take_one_request(
     assert is_compared([*pairs, *alone])  # eight of them take two requests, and eleven one
     assert not is_compared([*pairs, *alone[:4]])
     with pytest.raises(SliceError, match="would take 5 requests"):
-        is_compared([*pairs, *alone], label_confidence=True)
+        is_compared([*pairs, *alone], labels__confidence=True)
 
 
 def test_label_with_a_line_break_is_compared_and_cannot_be_written(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_labels_that_begin_alike_are_compared_as_the_chat_template_writes_answer
 
 def test_questions_follow_the_last_message_and_share_its_prompt(tmp_path: Path) -> None:
     labels = ["Bill {x}", "Spam"]
-    tokenizer = tokenizer_of(tmp_path, ENDS, choices=labels, multi_label=True)
+    tokenizer = tokenizer_of(tmp_path, ENDS, choices=labels, labels__multi=True)
     messages = [{"role": "user", "content": f"hello{i}"} for i in range(2)]
     rows = tokenizer([json.dumps({"messages": [m], "sampling_params": {}, "cells": [[]]}) for m in messages])
     assert len({row.params for row in rows}) == 1
@@ -335,7 +335,7 @@ def test_questions_follow_the_last_message_and_share_its_prompt(tmp_path: Path) 
 def test_row_after_which_nothing_can_be_asked_fails_alone(
     tmp_path: Path, template: str, message: dict[str, str], says: str
 ) -> None:
-    tokenizer = tokenizer_of(tmp_path, template, multi_label=True)
+    tokenizer = tokenizer_of(tmp_path, template, labels__multi=True)
     bad = json.dumps({"messages": [message], "sampling_params": {}, "cells": [[]]})
     wrong, right = tokenizer([bad, request()])
     assert says in str(wrong.error)
@@ -346,6 +346,6 @@ def test_row_after_which_nothing_can_be_asked_fails_alone(
 
 def test_model_that_cannot_be_asked_by_questions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SliceError, match=r"labels\.multi=True is not possible.*leaves the last message out"):
-        tokenizer_of(tmp_path, "<|user|>{{ messages | length }}<|assistant|>", multi_label=True)
+        tokenizer_of(tmp_path, "<|user|>{{ messages | length }}<|assistant|>", labels__multi=True)
     with pytest.raises(SliceError, match="thinking"):
-        tokenizer_of(tmp_path, THINKS + "<think>", multi_label=True)
+        tokenizer_of(tmp_path, THINKS + "<think>", labels__multi=True)

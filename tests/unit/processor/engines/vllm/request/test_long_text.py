@@ -49,5 +49,5 @@ def test_worker_is_told_how_to_cut_only_where_a_job_asks_for_it(tmp_path: Path) 
         return json.loads(row.params).get(LONG_TEXT)
 
     assert told() is None
-    chunk = told(on_too_long="chunk", embedding_normalize=False)
+    chunk = told(quality__on_too_long="chunk", embedding__normalize=False)
     assert chunk == {"before": 1, "after": 1, "normalize": False}

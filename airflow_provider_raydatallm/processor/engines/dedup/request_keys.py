@@ -10,7 +10,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from airflow_provider_raydatallm.contract import fingerprint
+from airflow_provider_raydatallm.contract.spec import sampling
 
 #: numpy sorts and compares such strings in machine code. It ignores trailing zeros, which does not matter
 #: for strings of equal length.
@@ -32,14 +32,14 @@ def is_deterministic(request: str) -> bool:
         if answer is not None:
             return answer
     # Its sampling parameters have a field of that name, or are not last.
-    return fingerprint.is_deterministic(json.loads(request)["sampling_params"])
+    return sampling.is_deterministic(json.loads(request)["sampling_params"])
 
 
 @lru_cache(maxsize=4096)
 def _is_deterministic(params: str) -> bool | None:
     """:param params: JSON text; None is returned for other text."""
     try:
-        return fingerprint.is_deterministic(json.loads(params))
+        return sampling.is_deterministic(json.loads(params))
     except ValueError:
         return None
 

@@ -1,0 +1,51 @@
+"""Rows that fail for their own reasons."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from airflow_provider_raydatallm.contract.base import Group
+from airflow_provider_raydatallm.contract.spec.field import Affects, leaf
+
+
+class Quality(Group):
+    """Rows that fail for their own reasons."""
+
+    max_quarantine: float = leaf(
+        0.1,
+        affects=Affects.NOTHING,
+        doc="share of rows that may fail. Above it the task fails and publishes nothing; finished rows are "
+        "kept for the next run. Default: 0.1.",
+        ge=0,
+        le=1,
+    )
+    max_invalid: float | None = leaf(
+        None,
+        affects=Affects.NOTHING,
+        doc="the same for rows whose answer lacks its shape (`counts.invalid_output`), a limit of their own "
+        "beside `max_quarantine`. Default: none.",
+        ge=0,
+        le=1,
+    )
+    repair: int = leaf(
+        0,
+        affects=Affects.REQUEST,
+        doc="how often a row whose answer is invalid is asked again, with its answer and what is wrong with "
+        "it, before it goes to quarantine. Answers that `max_tokens` cut are not: raise it. Default: 0.",
+        ge=0,
+        le=10,
+    )
+    max_attempts: int = leaf(
+        1,
+        affects=Affects.NOTHING,
+        doc="attempts per row, in all, before it goes to quarantine. Default: 1.",
+        ge=1,
+    )
+    on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] = leaf(
+        "quarantine",
+        affects=Affects.ANSWERS,
+        doc="how to handle rows whose prompt plus max_tokens exceeds `max_model_len`: `quarantine` those "
+        "whose prompt alone does not fit; `truncate` the end of the prompt's longest message; "
+        "`raise_limit`: answer them last, with an engine that has a higher limit; or `chunk`, with "
+        '`task="embed"`: publish the mean of the vectors of parts that fit.',
+    )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
 from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -34,26 +36,38 @@ def _refuse_without_order(value: Any) -> Any:
 Texts = Annotated[tuple[str, ...], BeforeValidator(_refuse_without_order)]
 
 
-def _with_text_keys(value: Any) -> Any:
-    """Replaces whole numbers that are keys by their text, at any depth, as JSON does on the way to the
-    cluster: else one spec would have two fingerprints.
+def plain_text(value: Any) -> Any:
+    """Returns the text that a member of an `Enum` of texts stands for, whose hash is another; other values as
+    they are."""
+    return value.value if isinstance(value, Enum) and isinstance(value, str) else value
 
-    :raises ValueError: for a key that JSON would change, and for a number beside its own text.
+
+def to_json_value(value: Any) -> Any:
+    """Returns a value as JSON has it on the way to the cluster, so that both sides have one fingerprint:
+    whole numbers that are keys become text, at any depth.
+
+    :raises ValueError: for what JSON has not, or has otherwise: sets, whose order is another in each process,
+        iterators, numbers that are not finite, and keys that are neither text nor whole numbers, or a number
+        beside its own text.
     """
     if isinstance(value, list | tuple):
-        return [_with_text_keys(item) for item in value]
+        return [to_json_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{value!r} is not a finite number, and JSON has no other")
+    if value is None or isinstance(value, str | int | float):
+        return plain_text(value)
     if not isinstance(value, Mapping):
-        return value
+        raise ValueError(f"it holds a {type(value).__name__}: give text, numbers, lists and dicts")
     keys = {key: str(key) if type(key) is int else key for key in value}
     if wrong := [key for key in keys.values() if not isinstance(key, str)]:
         raise ValueError(f"the key {wrong[0]!r} is a {type(wrong[0]).__name__}: give text or a whole number")
     if len(set(keys.values())) < len(keys):
         raise ValueError(f"of the keys {list(keys)!r:.200} two have the same text: leave one of them out")
-    return {keys[key]: _with_text_keys(item) for key, item in value.items()}
+    return {keys[key]: to_json_value(item) for key, item in value.items()}
 
 
 #: Arguments that are passed on as they are, such as vLLM's.
-Options = Annotated[dict[str, Any], AfterValidator(_with_text_keys)]
+Options = Annotated[dict[str, Any], AfterValidator(to_json_value)]
 
 
 class Contract(BaseModel):
@@ -86,6 +100,7 @@ class Group(Contract):
         :param leaves: for the error; by default this model's.
         :raises ValueError: when it is of none.
         """
+        value = plain_text(value)
         if value is None:
             return {}
         if isinstance(value, Mapping):
@@ -96,6 +111,8 @@ class Group(Contract):
             return {cls.short_leaf: value}
         short = f", or one of {', '.join(map(repr, cls.short_forms))}" if cls.short_forms else ""
         short += f", or {cls.short_text}" if cls.short_text else ""
+        # Of other kinds it may hold a secret.
+        shown = repr(value) if isinstance(value, str | int | float) else f"a {type(value).__name__}"
         raise ValueError(
-            f"{name} is {value!r}: give a dict with any of {', '.join(leaves or cls.model_fields)}{short}"
+            f"{name} is {shown:.200}: give a dict with any of {', '.join(leaves or cls.model_fields)}{short}"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import timedelta
 from typing import Any
@@ -12,6 +13,15 @@ _TEXT = re.compile(r"(\d+(?:\.\d+)?)\s*([dhms])\s*")
 
 def to_seconds(value: Any) -> float:
     """:raises ValueError: when it is no duration."""
+    seconds = _to_number(value)
+    if seconds is not None and math.isfinite(seconds):
+        return seconds
+    raise ValueError(
+        f"{value!r} is not a duration: give text such as '30m' or '1h30m', seconds, or a timedelta"
+    )
+
+
+def _to_number(value: Any) -> float | None:
     if isinstance(value, timedelta):
         return value.total_seconds()
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -23,9 +33,7 @@ def to_seconds(value: Any) -> float:
         except ValueError:
             if re.fullmatch(f"(?:{_TEXT.pattern})+", text):
                 return sum(float(amount) * _UNITS[unit] for amount, unit in _TEXT.findall(text))
-    raise ValueError(
-        f"{value!r} is not a duration: give text such as '30m' or '1h30m', seconds, or a timedelta"
-    )
+    return None
 
 
 def to_optional_seconds(value: Any) -> float | None:

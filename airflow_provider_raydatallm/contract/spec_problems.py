@@ -60,7 +60,8 @@ def _describe_unknown(path: str, kind: str | None) -> str:
         engine = "this slice's engine is " + ("a class of your own" if is_own else repr(kind))
         is_now = f"task is {kind!r}" if name == "task" else engine
         instead = KINDS[kind].instead.get(path.rpartition(".")[2]) if kind in KINDS else None
-        return f"{path} is for {name}{separator}{kinds}, and {is_now}: {instead or 'leave one of them out'}"
+        otherwise = "leave one of them out" if name == "task" else f"leave it out, or set {name}"
+        return f"{path} is for {name}{separator}{kinds}, and {is_now}: {instead or otherwise}"
     if path in LEAVES:
         return f"{path} is for a task: leave it out"
     parent = path.rpartition(".")[0]

@@ -14,7 +14,8 @@ from typing import Any, cast
 import pydantic
 
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
-from airflow_provider_raydatallm.contract.spec.leaves import moved_argument
+from airflow_provider_raydatallm.contract.spec.leaves import moved_argument, nearest_argument
+from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 
 #: Arguments of the operator that decide which code runs, or with whose keys.
@@ -66,11 +67,16 @@ class WaitLimits:
         if (reconnect := leaves.get("reconnect")) is not None:
             limits = replace(limits, reconnect_s=parse_seconds("limits.reconnect", reconnect, min_s=1))
         if "orphan" in leaves:
-            orphan = leaves["orphan"]
-            if (seconds := to_optional_seconds(orphan)) is not None:
-                parse_seconds("limits.orphan", orphan, min_s=60)
-            limits = replace(limits, orphan_s=seconds)
+            limits = replace(limits, orphan_s=_parse_orphan(leaves["orphan"]))
         return replace(limits, finish_by=parse_finish_by(leaves.get("finish_by")))
+
+
+def _parse_orphan(value: Any) -> float | None:
+    try:
+        seconds = to_optional_seconds(value)
+    except ValueError as e:
+        raise ValueError(f"limits.orphan: {e}") from None
+    return None if seconds is None else parse_seconds("limits.orphan", value, min_s=60)
 
 
 def parse_finish_by(value: timedelta | float | time | str | None) -> timedelta | time | None:
@@ -128,10 +134,15 @@ def to_url(path: Any) -> Any:
 
 
 def check_not_moved(others: Collection[str]) -> None:
-    """:raises TypeError: when an argument is given that is a leaf of a group."""
+    """
+    :param others: arguments that are neither the operator's own nor Airflow's.
+    :raises TypeError: when one of them is a leaf of a group, or is nearly an argument.
+    """
     for name in others:
         if (group := moved_argument(name)) is not None:
             raise TypeError(f"{name} stands in a group: write {group}")
+        if (nearest := nearest_argument(name)) is not None:
+            raise TypeError(f"there is no {name}: did you mean {nearest}?")
 
 
 def check_values(log: object, ray_conn_id: object) -> None:
@@ -166,9 +177,10 @@ def check_not_templates(arguments: Mapping[str, Any], names: Collection[str]) ->
 
 
 def check_groups(groups: Mapping[str, Any]) -> None:
-    """:raises ValueError: when a group is text that would be rendered: its leaves may be, one by one."""
+    """:raises ValueError: when a group that has no form of text is one that would be rendered."""
     for name, value in groups.items():
-        if isinstance(value, str) and is_rendered_later(value) and name not in ("adapter", "engine", "rerun"):
+        takes_text = GROUPS[name].short_forms or GROUPS[name].short_leaf
+        if isinstance(value, str) and is_rendered_later(value) and not takes_text:
             raise ValueError(f"{name} is {value!r}: give a dict, whose values may be templates")
 
 

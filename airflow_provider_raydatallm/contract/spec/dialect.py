@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from airflow_provider_raydatallm.contract.base import Group
+from airflow_provider_raydatallm.contract.base import Group, plain_text
 from airflow_provider_raydatallm.contract.spec.engines import AUTO, KINDS, is_profile, with_kind
 from airflow_provider_raydatallm.contract.spec.engines.own import Own
 from airflow_provider_raydatallm.contract.spec.field import default_of, models_of
@@ -28,7 +28,7 @@ def nested(arguments: Mapping[str, Any], groups: Mapping[str, type[Group]]) -> d
     for leaves in (of_job, of_task):
         for name in groups.keys() & leaves.keys():
             leaves[name] = groups[name].expand(name, leaves[name])
-    task = of_job.get("task", DEFAULT_TASK)
+    task = plain_text(of_job.get("task", DEFAULT_TASK))
     of_job["task"] = {"kind": task, **_without_defaults(of_task, TASKS.get(str(task)), [*TASKS.values()])}
     engine = with_kind(of_job.get("engine", {}), str(of_job.get("model_source")))
     if is_profile(engine["kind"]):

@@ -115,7 +115,10 @@ def _to_number(value: Any) -> Any:
     number = _NUMBER.fullmatch(value.strip()) if isinstance(value, str) else None
     if number is None:
         return value
-    return float(number[0]) if number[2] else int(number[0])
+    if not number[2]:
+        return int(number[0])
+    # One that is too large stays a text: JSON has no other numbers.
+    return number_of if math.isfinite(number_of := float(number[0])) else value
 
 
 #: The one sampling parameter, and argument, of vLLM whose keys are numbers: ids of tokens.

@@ -120,10 +120,11 @@ def moved_argument(name: str) -> str | None:
     """Returns how an argument is written that is named like the leaf of a group, such as `accelerator` or
     `engine_accelerator`."""
     words = _words(name)
-    for leaf in LEAVES.values():
-        if leaf.group is not None and (leaf.name == name or words == _words(leaf.path)):
-            return f"{leaf.group}={{{leaf.name!r}: ...}}"
-    return None
+    found = [x for x in LEAVES.values() if x.group and (x.name == name or words == _words(x.path))]
+    if not found:
+        return None
+    leaf = max(found, key=lambda leaf: name.endswith(leaf.name))
+    return f"{leaf.group}={{{leaf.name!r}: ...}}"
 
 
 def unknown_argument(path: str) -> str:
@@ -139,19 +140,25 @@ def unknown_argument(path: str) -> str:
         )
     if (moved := moved_argument(name)) is not None:
         return f"there is no {name}: write {moved}"
-    nearest = _nearest(name)
+    nearest = nearest_argument(name)
     return f"there is no {path}" + (f": did you mean {nearest}?" if nearest is not None else "")
 
 
-def _nearest(name: str) -> str | None:
+def nearest_argument(name: str) -> str | None:
     """Returns the argument whose words are in a name, the most of them; else the one most alike."""
     alike = difflib.get_close_matches(name, ARGUMENTS, n=1, cutoff=0.8)
     if alike:
         return alike[0]
     words = _words(name)
+
+    def likeness(leaf: Leaf) -> tuple[int, bool, bool, bool]:
+        last = leaf.name.rpartition("_")[2]
+        shared = len(_words(leaf.path) & words)
+        return shared, leaf.name in name, name.startswith(leaf.name), name.endswith(last)
+
     held = [leaf for leaf in LEAVES.values() if _words(leaf.name) <= words]
     if held:
-        return max(held, key=lambda leaf: (len(_words(leaf.path) & words), leaf.name in name)).path
+        return max(held, key=likeness).path
     near = difflib.get_close_matches(name, [*ARGUMENTS, *(leaf.name for leaf in LEAVES.values())], 1, 0.7)
     if not near or near[0] in ARGUMENTS:
         return near[0] if near else None

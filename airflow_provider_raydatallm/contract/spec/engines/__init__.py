@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import Discriminator, Tag
 
-from airflow_provider_raydatallm.contract.base import Group
+from airflow_provider_raydatallm.contract.base import Group, plain_text
 from airflow_provider_raydatallm.contract.spec.engines.base import Engine
 from airflow_provider_raydatallm.contract.spec.engines.http import Http
 from airflow_provider_raydatallm.contract.spec.engines.own import Own
@@ -59,7 +59,7 @@ def with_kind(leaves: Mapping[str, Any], model_source: str) -> dict[str, Any]:
 
     :raises ValueError: for a kind that is no text.
     """
-    kind = leaves.get("kind", AUTO)
+    kind = plain_text(leaves.get("kind", AUTO))
     if not isinstance(kind, str):
         raise ValueError(f"engine.kind is {kind!r:.200}: give the name of an engine")
     if kind != AUTO:
@@ -89,11 +89,13 @@ def with_profile(engine: Any, profiles: Mapping[str, Mapping[str, Any]]) -> Any:
             f"engine: {name!r} is neither {', '.join(map(repr, (AUTO, *KINDS)))} nor an engine profile of "
             f"the connection (its extra 'engines'): {known}"
         )
+    if "profile" in profiles[name]:
+        raise ValueError(f"engine profile {name!r} names another profile: write its leaves instead")
     merged = {**profiles[name], **own}
     for argument in ("kwargs", "processor"):
         both = [leaves[argument] for leaves in (profiles[name], own) if leaves.get(argument) is not None]
         if wrong := [values for values in both if not isinstance(values, Mapping)]:
-            raise ValueError(f"engine.{argument} is {wrong[0]!r}: give a dict")
+            raise ValueError(f"engine.{argument} is a {type(wrong[0]).__name__}: give a dict")
         if both:
             merged[argument] = {key: value for values in both for key, value in values.items()}
     return merged
@@ -105,4 +107,5 @@ def names_profile(engine: Any) -> bool:
 
 def is_profile(engine: Any) -> bool:
     """Whether an engine that is given by name is a profile."""
+    engine = plain_text(engine)
     return isinstance(engine, str) and engine != AUTO and engine not in KINDS and ":" not in engine

@@ -50,7 +50,7 @@ class CachingEngine(Engine):
             return value
         if not FOLDER.match(value) or "{slice}" in value:
             raise ValueError(
-                f"{value!r} is not a folder that slices can share: give an address such as "
+                "not a folder that slices can share: give an address such as "
                 "'s3://bucket/answers', or an absolute path that exists on every node, without {slice}"
             )
         return check_address(value)

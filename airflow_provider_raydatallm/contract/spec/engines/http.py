@@ -105,7 +105,11 @@ class Http(CachingEngine):
     @classmethod
     def _check_url(cls, value: str) -> str:
         parts = urlsplit(value)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.port == 0:
+        try:
+            has_place = bool(parts.hostname) and parts.port != 0
+        except ValueError:  # it quotes what it takes for a port, which may be half of a password
+            has_place = False
+        if parts.scheme not in ("http", "https") or not has_place:
             raise ValueError("give the base address of the endpoint, such as 'https://host/v1'")
         if parts.query or parts.fragment or parts.username is not None:
             raise ValueError(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from typing import ClassVar
 
 from pydantic import field_validator
 
 from airflow_provider_raydatallm.contract.spec.engines.base import SELDOM, Capabilities, ClusterEngine
 from airflow_provider_raydatallm.contract.spec.field import Affects, leaf
+
+_CLASS = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 
 
 class Own(ClusterEngine):
@@ -20,8 +23,7 @@ class Own(ClusterEngine):
     @field_validator("kind")
     @classmethod
     def _check_reference(cls, value: str) -> str:
-        module, separator, name = value.partition(":")
-        if not (separator and module and name):
+        if not _CLASS.match(value):
             raise ValueError(f"{value!r} is not of the form 'package.module:Class'")
         return value
 

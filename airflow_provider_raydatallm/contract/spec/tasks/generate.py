@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.base import Group, Options, Texts
+from airflow_provider_raydatallm.contract.base import Group, Options, Texts, to_json_value
 from airflow_provider_raydatallm.contract.spec.engine_arguments import (
     with_biases,
     with_booleans,
@@ -144,6 +144,7 @@ class Generate(Task):
     @classmethod
     def _check_output_schema(cls, value: dict[str, Any] | None) -> dict[str, Any] | None:
         if value is not None:
+            value = to_json_value(value)
             check_is_schema(value)
             check_is_self_contained(value)
         return value
@@ -172,7 +173,7 @@ class Generate(Task):
     @field_validator("tools")
     @classmethod
     def _check_tools(cls, value: tuple[dict[str, Any], ...] | None) -> tuple[dict[str, Any], ...] | None:
-        for tool in value or ():
+        for tool in map(to_json_value, value or ()):
             function = tool.get("function")
             if tool.get("type") != "function" or not isinstance(function, dict) or not function.get("name"):
                 raise ValueError(

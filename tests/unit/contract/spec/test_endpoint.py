@@ -11,9 +11,14 @@ from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.log.secret_shapes import is_secret_name
 from airflow_provider_raydatallm.contract.spec.engines.http import KEY_VARIABLE, Http
 from airflow_provider_raydatallm.contract.spec_problems import describe_problems
-from tests.support.slice_jobs import slice_job
+from tests.support.slice_jobs import refusal, slice_job
 
 HTTP = {"engine": "http", "engine__url": "https://h/v1"}
+
+
+@pytest.mark.parametrize("url", ["https://key:hunter2#x@h/v1", "https://key:hunter2/x@h/v1"])
+def test_half_of_a_password_is_not_taken_for_a_port_and_told(url: str) -> None:
+    assert "hunter2" not in refusal(**{**HTTP, "engine__url": url})
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import ast
 import json
 import os
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from typing import Any
 from urllib.parse import SplitResult, urlsplit
@@ -22,6 +22,7 @@ from airflow_provider_raydatallm.contract.spec.engines import AUTO, KINDS, is_pr
 from airflow_provider_raydatallm.contract.spec.engines.http import KEY_VARIABLE, Http, clean_key
 from airflow_provider_raydatallm.contract.spec.leaves import ARGUMENTS, COLLECTIONS, LEAVES, Leaf, expand
 from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS, SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks import DEFAULT_TASK
 from airflow_provider_raydatallm.contract.spec_problems import describe_problems
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks import lookup
@@ -44,16 +45,10 @@ _PATHS = ("input_path", "output_path", "publish.metadata_path", "publish.quarant
 #: Types of connections whose password may be a model hub's token.
 _MODEL_CONNECTIONS = ("huggingface", "http", "generic")
 
-#: What stands for an argument that is rendered later, so that those that need it are checked already.
-_NEEDED_BY_OTHERS: Mapping[str, Any] = {
-    "choices": ("x", "y"), "regex": "x", "grammar": "x", "query": "x", "images": "x", "audio": "x",
-}  # fmt: skip
-#: The same for leaves of engines.
-_NEEDED_BY_ENGINES: Mapping[str, Any] = {"url": "https://x"}
-#: Texts that may have {column} fields.
-_PROMPTS = ("prompt", "query", "system_prompt")
 #: Arguments that may bring a row's own into its request, and the one that says which of them count.
-_OF_ROWS = (*_PROMPTS, "sampling_params", "images", "audio", "adapter", "task")
+_OF_ROWS = {leaf.group or leaf.path for leaf in LEAVES.values() if leaf.declared.is_of_row} | {"task"}
+#: Texts among them.
+_PROMPTS = _OF_ROWS & LEAVES.keys() - COLLECTIONS
 _FIELD = re.compile(r"\{[^{}]+\}")
 #: Leaves that depend on the task beside those that it owns.
 _OF_SOME_TASKS = ("quality.on_too_long", "quality.max_invalid", "quality.repair")
@@ -95,18 +90,27 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
         fields = _without_leaves(fields, ["quality.on_too_long"])
     if known.get("adapter") != arguments["adapter"]:  # its leaves need each other
         fields.pop("adapter", None)
-    for name, value in _NEEDED_BY_OTHERS.items():
-        if is_rendered_later(arguments[name]):
-            is_group = name in GROUPS
-            fields[name] = {**expand(name, value), **fields.get(name, {})} if is_group else value
-    if is_rendered_later(arguments["task"]):
+    if is_rendered_later(arguments["task"]):  # what can be said of any task, is
         own = [path for path, leaf in LEAVES.items() if leaf.group != "engine" and leaf.kinds]
         fields = _without_leaves(fields, [*own, *_OF_SOME_TASKS])
-    needed = ("input_path", "output_path", "model_source", "prompt", "messages")
-    later = [name for name in needed if _is_later(arguments[name])]
-    job = build_spec(task_id, {**dict.fromkeys(later, "x"), **fields, "slice_key": "x"})
+    for leaf in _standing_for_later(arguments):
+        stand_in = {leaf.name: leaf.declared.stand_in}
+        fields = {**stand_in, **fields} if leaf.group is None else fields
+        if leaf.group is not None:
+            fields[leaf.group] = {**stand_in, **fields.get(leaf.group, {})}
+    job = build_spec(task_id, {**fields, "slice_key": "x"})
     if not any(_is_later(arguments[name]) for name in _OF_ROWS):
         check_rows_differ(task_id, job)
+
+
+def _standing_for_later(arguments: Mapping[str, Any]) -> Iterator[Leaf]:
+    """The leaves that are rendered later, and for which something stands until then."""
+    is_task_known = not is_rendered_later(arguments["task"])
+    for leaf in LEAVES.values():
+        is_of_any = is_task_known or not leaf.kinds or f"task={DEFAULT_TASK!r}" in leaf.kinds
+        can_stand = leaf.group != "engine" and leaf.declared.stand_in is not None and is_of_any
+        if can_stand and _is_later(arguments[leaf.group or leaf.name]):
+            yield leaf
 
 
 def _checkable_engine(leaves: Mapping[str, Any], model_source: str) -> dict[str, Any]:
@@ -118,7 +122,8 @@ def _checkable_engine(leaves: Mapping[str, Any], model_source: str) -> dict[str,
         if (able := engines_with(leaves)) and kind not in able:
             kind = able[0]
     fields = KINDS[str(kind)].model_fields if str(kind) in KINDS else {}
-    needed = {name: value for name, value in _NEEDED_BY_ENGINES.items() if name in fields}
+    declared = {name: LEAVES[f"engine.{name}"].declared for name in fields}
+    needed = {name: known.stand_in for name, known in declared.items() if known.stand_in is not None}
     return {**needed, **leaves, "kind": kind}
 
 

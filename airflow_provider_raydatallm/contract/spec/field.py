@@ -68,6 +68,9 @@ class Declaration:
     :param is_template: whether the operator renders it, where it stands in no group.
     :param may_hold_secret: whether people write secrets in it, which are refused and never shown.
     :param is_address: whether it is an address of files.
+    :param is_of_row: whether it may bring a row's own into its request: a column, or a text with its fields.
+    :param stand_in: what stands for it when the DAG is parsed and its value is not rendered yet, so that what
+        needs it is checked; None where nothing does.
     """
 
     affects: Affects | AffectsOf
@@ -76,6 +79,8 @@ class Declaration:
     is_template: bool = True
     may_hold_secret: bool = False
     is_address: bool = False
+    is_of_row: bool = False
+    stand_in: Any = None
 
     def affects_of(self, job: Spec) -> Affects:
         return self.affects if isinstance(self.affects, Affects) else self.affects(job)
@@ -90,6 +95,8 @@ def leaf(
     template: bool = True,
     secret: bool = False,
     address: bool = False,
+    of_row: bool = False,
+    stand_in: Any = None,
     **constraints: Any,
 ) -> Any:
     """Declares an argument: a field of a group, a task, an engine, or of the job itself.
@@ -99,7 +106,7 @@ def leaf(
     """
     made = {"default_factory": default} if isinstance(default, type) else {"default": default}
     field = Field(**made, **constraints)
-    field.metadata.append(Declaration(affects, doc, counts, template, secret, address))
+    field.metadata.append(Declaration(affects, doc, counts, template, secret, address, of_row, stand_in))
     return field
 
 

@@ -113,6 +113,7 @@ class SliceJob(Contract):
         "`{slice}` stands for the slice key.",
         min_length=1,
         address=True,
+        stand_in="x",
     )
     output_path: str = leaf(
         affects=Affects.NOTHING,
@@ -120,12 +121,14 @@ class SliceJob(Contract):
         "key>/`.",
         min_length=1,
         address=True,
+        stand_in="x",
     )
     model_source: str = leaf(
         affects=Affects.ANSWERS,
         doc="hub id, folder on every node, or `s3://` address; of an endpoint, its name there.",
         min_length=1,
         secret=True,
+        stand_in="x",
     )
     task: AnyTask
     output_column: str = leaf(

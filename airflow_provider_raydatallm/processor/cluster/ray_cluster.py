@@ -130,7 +130,7 @@ class RayCluster:
             threading.Thread(target=importlib.import_module, args=("ray.data",), name="import").start()
         rows, cluster = missing.rows, cluster_probe.probe_cluster()
         checks.raise_errors(checks.preflight_findings(engine.plan, rows, cluster))
-        if not inference.job.engine.capabilities.leaves_cluster:
+        if inference.job.engine.capabilities.loads_model:
             cluster_probe.check_model_folder(inference.job.model_source)
         lengths = None
         if engine.needs_token_lengths(raised=limit_raised):

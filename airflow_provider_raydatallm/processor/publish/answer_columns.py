@@ -77,7 +77,7 @@ def _with_known_size(job: SliceJob, field: pa.Field) -> pa.Field:
 
 
 def _size_at_the_hub(job: SliceJob) -> int | None:
-    if job.engine.is_users_code or job.engine.capabilities.leaves_cluster:
+    if job.engine.is_users_code or not job.engine.capabilities.loads_model:
         return None
     fetch_config(job.model_source, job.engine.arguments)
     return vector_size(job.model_source, job.engine.arguments)

@@ -31,7 +31,7 @@ _NOT_SPECULATIVE = ("logit_bias", "min_p")
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What an engine can do. Nobody asks for its name.
+    """What an engine can do: what it does not say, it cannot. Nobody asks for its name.
 
     :param reference: its class on the Ray side.
     :param tasks: the kinds of tasks that it does; None: it says so itself, on the cluster.
@@ -39,18 +39,22 @@ class Capabilities:
     :param compares_labels: whether it tells how probable given texts are.
     :param shares: whether it may stay on the cluster for other slices.
     :param reads_media_in_messages: whether it reads the files that messages name.
-    :param leaves_cluster: whether rows leave the cluster.
+    :param loads_model: whether its workers load `model_source`.
     :param first_logprob: how a request asks it for the probability of an answer's tokens.
     """
 
     reference: str
-    tasks: frozenset[str] | None = None
-    follows: frozenset[str] = SELDOM
+    tasks: frozenset[str] | None
+    follows: frozenset[str] = frozenset()
     compares_labels: bool = False
     shares: bool = False
-    reads_media_in_messages: bool = True
-    leaves_cluster: bool = False
+    reads_media_in_messages: bool = False
+    loads_model: bool = False
     first_logprob: Any = 0
+
+    def __post_init__(self) -> None:
+        if unknown := self.follows - SELDOM:
+            raise ValueError(f"{self.reference} follows {sorted(unknown)}, which SELDOM does not list")
 
 
 class Engine(Group):

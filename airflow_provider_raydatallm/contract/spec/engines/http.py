@@ -44,7 +44,7 @@ class Http(CachingEngine):
         "airflow_provider_raydatallm.processor.engines.http.engine:HttpEngine",
         tasks=frozenset({"generate", "embed"}),
         follows=frozenset({"tools", "logprobs", "sampling_params['n']"}),
-        leaves_cluster=True,
+        reads_media_in_messages=True,
         first_logprob=True,
     )
     instead: ClassVar[Mapping[str, str]] = {
@@ -58,7 +58,12 @@ class Http(CachingEngine):
     }
 
     kind: Literal["http"] = leaf(affects=Affects.ANSWERS)
-    url: str = leaf(affects=Affects.NOTHING, doc="base address, such as `https://host/v1`.", secret=True)
+    url: str = leaf(
+        affects=Affects.NOTHING,
+        doc="base address, such as `https://host/v1`.",
+        secret=True,
+        stand_in="https://x",
+    )
     allow_http: bool = leaf(
         False, affects=Affects.NOTHING, doc="allow an `http://` address of another machine."
     )

@@ -16,7 +16,9 @@ _CLASS = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 class Own(ClusterEngine):
     """A class of the user's, which says on the cluster what it cannot do."""
 
-    capabilities: ClassVar[Capabilities] = Capabilities("", follows=SELDOM - {"adapter"})
+    capabilities: ClassVar[Capabilities] = Capabilities(
+        "", tasks=None, follows=SELDOM - {"adapter"}, reads_media_in_messages=True, loads_model=True
+    )
 
     kind: str = leaf(affects=Affects.ANSWERS)
 

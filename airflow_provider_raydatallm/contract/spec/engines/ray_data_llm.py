@@ -16,6 +16,8 @@ class RayDataLlm(ClusterEngine):
         "airflow_provider_raydatallm.processor.engines.ray_data_llm:RayDataLLM",
         tasks=frozenset({"generate"}),
         follows=frozenset({"regex", "grammar"}),
+        reads_media_in_messages=True,
+        loads_model=True,
     )
 
     kind: Literal["ray_data_llm"] = leaf(affects=Affects.NOTHING)

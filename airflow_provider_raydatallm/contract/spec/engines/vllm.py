@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from airflow_provider_raydatallm.contract.base import OptionalSeconds
 from airflow_provider_raydatallm.contract.spec.engine_arguments import SPECULATIVE
-from airflow_provider_raydatallm.contract.spec.engines.base import Capabilities, ClusterEngine
+from airflow_provider_raydatallm.contract.spec.engines.base import SELDOM, Capabilities, ClusterEngine
 from airflow_provider_raydatallm.contract.spec.engines.cache import CachingEngine
 from airflow_provider_raydatallm.contract.spec.field import Affects, Spec, leaf
 
@@ -20,9 +20,10 @@ class Vllm(CachingEngine, ClusterEngine):
     capabilities: ClassVar[Capabilities] = Capabilities(
         f"{_FOLDER}.vllm.engine:VllmEngine",
         tasks=frozenset({"generate", "classify", "embed", "score", "transcribe"}),
+        follows=SELDOM,
         compares_labels=True,
         shares=True,
-        reads_media_in_messages=False,
+        loads_model=True,
     )
 
     kind: Literal["vllm"] = leaf(affects=Affects.NOTHING)  # all built-in engines on the cluster are vLLM

@@ -37,6 +37,7 @@ class Adapter(Group):
         None,
         affects=Affects.REQUEST,
         doc="the column that holds a row's name among `paths`. A row with another name goes to quarantine.",
+        of_row=True,
     )
     on_null: Literal["quarantine", "base"] = leaf(
         "quarantine",

@@ -56,6 +56,8 @@ class Task(Group):
         doc="user message, or the row's text; `{column}` is replaced by the row's value, other braces stay. "
         "Wrap prompts with double braces in `airflow.sdk.literal`. A name that ends in `.jinja` is a file "
         "beside the DAG. To `transcribe`, it may be left out, or be what was said before, such as names.",
+        of_row=True,
+        stand_in="x",
     )
 
     @property

@@ -25,7 +25,7 @@ class Classify(Task):
     answers_labels: ClassVar[bool] = True
 
     kind: Literal["classify"] = leaf(affects=Affects.ANSWERS)
-    choices: Texts | None = leaf(None, affects=Affects.REQUEST, doc=CHOICES)
+    choices: Texts | None = leaf(None, affects=Affects.REQUEST, doc=CHOICES, stand_in=("x", "y"))
     labels: HeadLabels = HeadLabels()
 
     @field_validator("choices")

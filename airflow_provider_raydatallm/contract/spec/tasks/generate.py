@@ -72,11 +72,15 @@ class Generate(Task):
         affects=Affects.REQUEST,
         doc="column of conversations to continue, instead of `prompt`: lists of structs with `role` and "
         "`content`, or JSON text of such lists.",
+        stand_in="x",
     )
     system_prompt: str | None = leaf(
-        None, affects=Affects.REQUEST, doc="system message, with `{column}` fields as in `prompt`."
+        None,
+        affects=Affects.REQUEST,
+        doc="system message, with `{column}` fields as in `prompt`.",
+        of_row=True,
     )
-    choices: Texts | None = leaf(None, affects=Affects.REQUEST, doc=CHOICES)
+    choices: Texts | None = leaf(None, affects=Affects.REQUEST, doc=CHOICES, stand_in=("x", "y"))
     labels: Labels = Labels()
     images: Images = Images()
     adapter: Adapter = Adapter()
@@ -95,13 +99,18 @@ class Generate(Task):
         doc="how its answers are published: `struct` (JSON text, where the schema leaves fields open), "
         "`columns`: one for each of its properties, or `json`: the text as the model wrote it.",
     )
-    regex: str | None = leaf(None, affects=Affects.REQUEST, doc="the answer matches this expression.")
-    grammar: str | None = leaf(None, affects=Affects.REQUEST, doc="the answer follows this grammar (EBNF).")
+    regex: str | None = leaf(
+        None, affects=Affects.REQUEST, doc="the answer matches this expression.", stand_in="x"
+    )
+    grammar: str | None = leaf(
+        None, affects=Affects.REQUEST, doc="the answer follows this grammar (EBNF).", stand_in="x"
+    )
     sampling_params: Options = leaf(
         dict,
         affects=Affects.REQUEST,
         doc='vLLM\'s sampling parameters. A value that is exactly `"{column}"` comes from the row. With `n` '
         "over 1, answers are lists.",
+        of_row=True,
     )
     chat_template: str | None = leaf(
         None,

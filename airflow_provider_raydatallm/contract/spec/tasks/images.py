@@ -26,6 +26,8 @@ class Images(Group):
         affects=Affects.REQUEST,
         doc="the column: bytes, addresses, structs of `bytes` and `path`, or lists of these.",
         min_length=1,
+        of_row=True,
+        stand_in="x",
     )
     max_pixels: int = leaf(
         1 << 20,

@@ -21,6 +21,8 @@ class Score(Task):
         None,
         affects=Affects.REQUEST,
         doc='what the texts of `task="score"` are compared with, with `{column}` fields as in `prompt`.',
+        of_row=True,
+        stand_in="x",
     )
 
     @model_validator(mode="after")

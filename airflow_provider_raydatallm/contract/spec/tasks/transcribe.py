@@ -28,6 +28,8 @@ class Audio(Group):
         doc="the column: bytes, addresses, structs of `bytes` and `path`, or lists of these, which follow "
         "each other.",
         min_length=1,
+        of_row=True,
+        stand_in="x",
     )
     language: str | None = leaf(
         None,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.contract.spec.engines.base import Capabilities
 from tests.support.slice_jobs import refusal, slice_job
 
 LABELS = ("a", "b")
@@ -84,3 +85,9 @@ def test_labels_are_compared_where_the_most_probable_one_is_asked_for(
     given: dict[str, Any], are_compared: bool
 ) -> None:
     assert slice_job(choices=LABELS, **given).compares_labels is are_compared
+
+
+def test_engine_follows_only_what_is_known() -> None:
+    with pytest.raises(ValueError, match="imagse"):
+        Capabilities("m:E", tasks=None, follows=frozenset({"imagse"}))
+    assert Capabilities("m:E", tasks=None).follows == frozenset()

@@ -44,7 +44,7 @@ class RayEngineDiedError(RayLLMJobError):
 
 
 class RayJobStoppedError(RayLLMJobError):
-    """The job was cancelled by a user, by its task, or by `orphan_timeout`."""
+    """The job was cancelled by a user, by its task, or by `limits.orphan`."""
 
 
 class RayUnreachableError(RayLLMJobError):

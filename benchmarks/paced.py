@@ -43,7 +43,7 @@ class Departures:
 
 
 class Paced(Engine):
-    """One actor that answers one batch at a time. `engine_kwargs`: `seconds_per_row`, and `busy`: whether it
+    """One actor that answers one batch at a time. `engine.kwargs`: `seconds_per_row`, and `busy`: whether it
     computes for that time, like an engine on CPUs, or sleeps, like an engine whose GPU computes."""
 
     @property

@@ -76,7 +76,7 @@ FAILED_FIELDS = [*ROW_ID_FIELDS, *ERROR_FIELDS]
 #: Columns of a quarantine file, before those of the input.
 QUARANTINE_FIELDS = [
     pa.field("__file", pa.string()),
-    pa.field("__row", pa.int64()),  # from 1; with slice_column it counts the slice's rows of the unit
+    pa.field("__row", pa.int64()),  # from 1; with source.column it counts the slice's rows of the unit
     pa.field("__unit", pa.string()),
     pa.field("__offset", pa.int64()),
     *[f.with_name(f"__{f.name}") for f in ERROR_FIELDS],

@@ -1,7 +1,7 @@
 """An engine whose workers are a fixed pool of actors that hold CPUs, as vLLM's hold GPUs: for tests of what
 happens when jobs want more than there is.
 
-`engine_kwargs`: `workers` (actors), `each` (CPUs of one), `pause` (seconds a batch), `journal` (a folder for
+`engine.kwargs`: `workers` (actors), `each` (CPUs of one), `pause` (seconds a batch), `journal` (a folder for
 each actor's file), `gate` (a file: nobody answers before it is there). Nor does anybody before all workers
 are there: on a busy machine the first could be done with everything by then.
 """

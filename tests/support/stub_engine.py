@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class StubEngine(Engine):
-    """`engine_kwargs`, beside those of `answer`: `delivered`, a file that gets the number of rows of each
+    """`engine.kwargs`, beside those of `answer`: `delivered`, a file that gets the number of rows of each
     group that was delivered; `stop_gate`, a file that `stop` waits for; `stalls_from`, a file before which
     no stall is counted; `ask_cpus`, which it waits for and holds.
     """

@@ -72,7 +72,7 @@ COUNTERS: tuple[Counter, ...] = (
     Counter("shortened", "bool", "counts", "engine", "Rows whose prompt was cut to the engine's limit"),
     Counter("deduplicated", "bool", "counts", "engine", "Rows with the answer to an identical request"),
     Counter("cached", "bool", "counts", "engine", "Rows answered from engine.cache", "llm_rows_cached"),
-    Counter("saved_tokens", "int", "tokens", "engine", "Tokens that rows in answer_cache took once"),
+    Counter("saved_tokens", "int", "tokens", "engine", "Tokens that rows in the answer cache took once"),
     Counter(
         "asked_again", "bool", "counts", "engine",
         "Rows asked of another worker because the first was silent", "llm_rows_asked_again",

@@ -3,7 +3,7 @@
 The task that waits for a job renews a value in the cluster's key-value store, its *beat*
 (`jobs_api.send_heartbeat`). A finished job commits when a beat confirms that its task still waits: the task
 may have been marked or cleared when no triggerer lived to stop the job. If the beat stays unchanged for
-`orphan_timeout`, the job stops itself; its finished rows are kept.
+`limits.orphan`, the job stops itself; its finished rows are kept.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ _JSON_FIELDS = ("url", "format", "input_hash", "files")
 
 @dataclass(frozen=True)
 class Unit:
-    """`rows` counts the slice's rows in the range: fewer than the range's when `slice_column` filters it."""
+    """`rows` counts the slice's rows in the range: fewer than the range's when `source.column` filters it."""
 
     file: PlannedFile
     range: RowRange

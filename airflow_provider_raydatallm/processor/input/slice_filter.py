@@ -1,4 +1,4 @@
-"""Selects the rows of a file that belong to the slice by the value of `slice_column`."""
+"""Selects the rows of a file that belong to the slice by the value of `source.column`."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ async def stop_own_job(
     """Asks a job to stop, unless another attempt or triggerer waits for it.
 
     Tries again for `timeout_s` while Airflow, the connection or the cluster does not answer. Then the job is
-    left to its `orphan_timeout`.
+    left to its `limits.orphan`.
 
     :param hook: to the job's cluster; it starts no embedded Ray if the job is on one.
     """

@@ -44,6 +44,8 @@ class Task(Group):
     answers_vectors: ClassVar[bool] = False
     #: Whether an answer is a label in any case, which the model knows.
     answers_labels: ClassVar[bool] = False
+    #: Whether answers are numbers of pairs of texts, one each.
+    scores_pairs: ClassVar[bool] = False
     #: Functions of users that it takes.
     functions: ClassVar[frozenset[str]] = frozenset({"preprocess", "postprocess"})
     #: Whether each row's request needs a text.

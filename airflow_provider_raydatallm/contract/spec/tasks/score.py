@@ -14,6 +14,7 @@ class Score(Task):
     """How well a text answers a query."""
 
     pools: ClassVar[bool] = True
+    scores_pairs: ClassVar[bool] = True
     functions: ClassVar[frozenset[str]] = frozenset()
 
     kind: Literal["score"] = leaf(affects=Affects.ANSWERS)

@@ -290,7 +290,7 @@ def _row(
         tokens=np.asarray(request.tokens, np.int32),
         params=request.params,
         adapter=request.adapter,
-        max_tokens=request.total_tokens - len(request.tokens),
+        max_tokens=request.max_tokens,
         media=media,
         key=key,
         shortened=request.shortened,

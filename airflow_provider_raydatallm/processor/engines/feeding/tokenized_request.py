@@ -15,7 +15,8 @@ class TokenizedRequest:
     """
     :param tokens: of the prompt; none where the worker tokenizes it.
     :param params: JSON text of what the engine asks of a worker, such as sampling parameters.
-    :param total_tokens: of the prompt plus max_tokens.
+    :param total_tokens: that the model sees at once: of the prompt plus max_tokens.
+    :param max_tokens: of the answer.
     :param shortened: whether the prompt was cut to the tokenizer's limit.
     :param adapter: the digest of its LoRA adapter, which `params` names too; "" without.
     :param error: why the request cannot be sent; there are no tokens then.
@@ -24,6 +25,7 @@ class TokenizedRequest:
     tokens: Sequence[int] = ()
     params: str = "{}"
     total_tokens: int = 0
+    max_tokens: int = 0
     shortened: bool = False
     adapter: str = ""
     error: Exception | None = None

@@ -65,7 +65,7 @@ class ChatApi(Api):
         max_tokens = max_tokens if type(max_tokens) is int else 0
         if type(texts := params.get("n")) is int:
             max_tokens *= max(1, texts)
-        return TokenizedRequest(params=to_json(body).decode(), total_tokens=max_tokens)
+        return TokenizedRequest(params=to_json(body).decode(), total_tokens=max_tokens, max_tokens=max_tokens)
 
     def with_text(self, body: str, text: str) -> str:
         request = json.loads(body)

@@ -44,12 +44,12 @@ def check_pooling_model(job: SliceJob) -> None:
 def _check_head(job: SliceJob, config: Mapping[str, Any]) -> None:
     architectures = [str(name) for name in config.get("architectures") or []]
     if not any("Classification" in name or "Ranking" in name for name in architectures):
-        instead = "task='embed'" if job.task.numbers_per_answer == 1 else "task='generate' with choices"
+        instead = "task='embed'" if job.task.scores_pairs else "task='generate' with choices"
         _refuse(job, f"it has no classification head ({', '.join(architectures) or 'none'}): use {instead}")
     if any("TokenClassification" in name for name in architectures):
         _refuse(job, "its head labels tokens, not texts")
     numbers = head_size(config)
-    if job.task.numbers_per_answer == 1 and numbers != 1:
+    if job.task.scores_pairs and numbers != 1:
         _refuse(job, f"its head gives {numbers} numbers a text, and a score is one: use task='classify'")
 
 

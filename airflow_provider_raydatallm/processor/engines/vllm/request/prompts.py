@@ -43,6 +43,11 @@ class Prompt(NamedTuple):
     params: str
     max_tokens: int
 
+    @property
+    def longest(self) -> int:
+        """Tokens that the model sees at once."""
+        return len(self.tokens)
+
 
 class Prompts(ABC):
     def __init__(self, job: SliceJob, tokenizer: TextTokenizer) -> None:
@@ -68,8 +73,8 @@ class Prompts(ABC):
         """
 
     @abstractmethod
-    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
-        """Returns the tokens of a shorter prompt.
+    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Prompt:
+        """Returns a shorter prompt.
 
         :raises ValueError: when nothing can be cut so far.
         """
@@ -132,7 +137,7 @@ class ChatPrompts(Prompts):
         params = to_json({**sampling_params, **self._reasoning}).decode()
         return Prompt(tokens[0], params, max_tokens)
 
-    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
+    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Prompt:
         """Cuts the end of the longest message. The template's own end stays, and so does the system message
         if possible."""
         messages, cells = request
@@ -153,7 +158,7 @@ class ChatPrompts(Prompts):
                 tokens = self._tokenizer.without_forged(cut, cut_cells, tokens, self.render)
                 over = len(tokens) - limit
                 if over <= 0:
-                    return tokens
+                    return prompt._replace(tokens=tokens)
         raise ValueError(
             f"the prompt has {len(prompt.tokens):,} tokens, more than the {limit:,} that max_model_len "
             "leaves beside max_tokens, and cannot be shortened to fit"
@@ -179,8 +184,9 @@ class PlainPrompts(Prompts):
         before, after = self._around
         return Prompt([*before, *tokens[0], *after], self._params, 0)
 
-    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
-        return _cut_text(prompt.tokens, self._around[1], limit, least=len(self._around[0]))
+    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Prompt:
+        cut = _cut_text(prompt.tokens, self._around[1], limit, least=len(self._around[0]))
+        return prompt._replace(tokens=cut)
 
 
 class PairPrompts(Prompts):
@@ -218,11 +224,11 @@ class PairPrompts(Prompts):
             types_from = len(self._before) + len(query) + self._of_query
         return Prompt(ids, pooling_params(self._job, types_from=types_from), 0)
 
-    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
+    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Prompt:
         """Cuts the text, and keeps the query."""
         [query] = self._tokenizer([_join(request.messages[:1])])
         around = len(self._before) + len(query) + len(self._between)
-        return _cut_text(prompt.tokens, self._after, limit, least=around)
+        return prompt._replace(tokens=_cut_text(prompt.tokens, self._after, limit, least=around))
 
 
 class TranscriptPrompts(Prompts):
@@ -243,7 +249,7 @@ class TranscriptPrompts(Prompts):
         _check_sampling(self._job, sampling_params)
         return Prompt(self._transcript.prompt(tokens[0]), self._transcript.params, 0)
 
-    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Sequence[int]:
+    def shorten(self, request: Part, prompt: Prompt, limit: int) -> Prompt:
         raise AssertionError("the spec refuses to shorten them")
 
 

@@ -88,14 +88,18 @@ class PromptTokenizer:
             for part, of_part in zip(request.parts, tokens, strict=True)
         ]
         prompt = self._prompts.prompt(request.texts, safe, request.sampling_params)
-        params = with_adapter(prompt.params, request.adapter) if request.adapter else prompt.params
         limit = None if self._limit is None else self._limit - prompt.max_tokens
-        total = len(prompt.tokens) + prompt.max_tokens
-        if limit is None or len(prompt.tokens) <= limit:
-            return TokenizedRequest(prompt.tokens, params, total, adapter=request.adapter)
-        cut = self._prompts.shorten(request.whole, prompt, limit)
-        total = len(cut) + prompt.max_tokens
-        return TokenizedRequest(cut, params, total, shortened=True, adapter=request.adapter)
+        is_too_long = limit is not None and prompt.longest > limit
+        if limit is not None and is_too_long:
+            prompt = self._prompts.shorten(request.whole, prompt, limit)
+        return TokenizedRequest(
+            prompt.tokens,
+            with_adapter(prompt.params, request.adapter) if request.adapter else prompt.params,
+            prompt.longest + prompt.max_tokens,
+            prompt.max_tokens,
+            shortened=is_too_long,
+            adapter=request.adapter,
+        )
 
 
 def _show(messages: Sequence[dict[str, Any]], media: int) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from airflow import settings
+from airflow.models import import_all_models
 from airflow.models.taskinstance import TaskInstance
 from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import sessionmaker
@@ -88,6 +89,7 @@ def test_mark_starts_no_embedded_ray(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_run_has_the_tasks_that_began_and_did_not_succeed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Marking a run skips those that wait, and Airflow tells of the ones that ran by themselves."""
     engine = create_engine("sqlite://", poolclass=StaticPool, connect_args={"check_same_thread": False})
+    import_all_models()  # which its foreign keys name
     table = TaskInstance.__table__
     table.create(engine)
     states = [

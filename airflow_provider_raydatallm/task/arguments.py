@@ -15,6 +15,7 @@ import pydantic
 
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
 from airflow_provider_raydatallm.contract.spec.leaves import moved_argument, nearest_argument
+from airflow_provider_raydatallm.contract.spec.limits import TaskLimits
 from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 
@@ -47,6 +48,9 @@ def parse_seconds(name: str, value: Any, *, min_s: float) -> float:
     return seconds
 
 
+_LIMITS = TaskLimits()
+
+
 @dataclass(frozen=True)
 class WaitLimits:
     """The leaves of `limits` that concern the task's waiting, not the job.
@@ -56,8 +60,8 @@ class WaitLimits:
     :param finish_by: when the slice should be finished.
     """
 
-    reconnect_s: float = 600.0
-    orphan_s: float | None = 1800.0
+    reconnect_s: float = _LIMITS.reconnect
+    orphan_s: float | None = _LIMITS.orphan
     finish_by: timedelta | time | None = None
 
     @classmethod

@@ -94,6 +94,9 @@ def spec_of(operator: RayLLMBatchOperator, **context: Any) -> SliceJob:
     ({"source": "csv"}, "source is 'csv': give a dict with any of format, column"),
     ({"rerun": "always"}, "rerun is 'always': .*'keep', 'recompute', 'extend'"),
     ({"limits": "{{ params.limits }}"}, "limits is '{{ params.limits }}': give a dict, whose values"),
+    ({"limits": {"orphan": "07:00"}}, "limits.orphan: '07:00' is not a duration"),
+    ({"limits": {"finish_by": "inf"}}, "limits.finish_by"), ({"limits": {"reconnect": "inf"}}, "reconnect"),
+    ({"engine": "https://host/v1"}, "engine.kind: 'https://host/v1' is not of the form"),
     ({"accelerator": "L4"}, "accelerator stands in a group: write engine={'accelerator': ...}"),
     ({"adapter_paths": {}}, "write adapter={'paths': ...}"), ({"queue_timeout": 5}, "limits.queue"),
     ({"processor_kwargs": {}}, "engine.processor"), ({"max_row_attempts": 2}, "quality.max_attempts"),
@@ -828,3 +831,8 @@ def test_groups_have_the_leaves_that_their_types_have() -> None:
     assert {name: set(t.__annotations__) for name, t in types.items()} == {
         name: set(leaves) for name, leaves in LEAVES_OF.items()
     }
+
+
+def test_group_that_a_text_alone_names_may_be_a_template() -> None:
+    made = operator(images="{{ params.column }}")
+    assert made.images == "{{ params.column }}"

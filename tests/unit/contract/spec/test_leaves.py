@@ -127,6 +127,7 @@ def test_leaves_of_the_engine_go_before_those_of_its_profile(engine: Any, leaves
     ("l5", PROFILES, "it has 'l4'"), ("l5", {}, "it has none"),
     ({"profile": ["l4"]}, PROFILES, "engine.profile is ['l4']: give the name"),
     ({"profile": "l4", "kwargs": "seed"}, PROFILES, "engine.kwargs is a str: give a dict"),
+    ("p", {"p": {"profile": "l4"}, **PROFILES}, "engine profile 'p' names another profile"),
 ])  # fmt: skip
 def test_profile_that_cannot_be_is_refused(engine: Any, profiles: Any, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):

@@ -61,3 +61,17 @@ def test_request_names_its_adapter_to_the_worker_and_keeps_its_parameters(tmp_pa
     assert (plain.adapter, json.loads(plain.params)) == ("", {"max_tokens": 3})
     assert (adapted.adapter, json.loads(adapted.params)) == ("ab", {"adapter": "ab", "max_tokens": 3})
     assert (adapted.tokens, adapted.total_tokens) == (plain.tokens, plain.total_tokens)
+
+
+@pytest.mark.parametrize("limit", [None, 12])
+def test_request_says_how_long_its_answer_may_be_also_where_it_is_cut(
+    tmp_path: Path, limit: int | None
+) -> None:
+    model = write_model_folder(tmp_path / "model")
+    job = job_of(input_path="/i", output_path="/o", model_source=str(model))
+    messages = [{"role": "user", "content": "a word " * 20}]
+    row = json.dumps({"messages": messages, "sampling_params": {"max_tokens": 3}})
+    [request] = PromptTokenizer(job, limit)([row])
+    assert (request.error, request.shortened, request.max_tokens) == (None, limit is not None, 3)
+    assert request.total_tokens == len(request.tokens) + 3
+    assert limit is None or request.total_tokens <= limit

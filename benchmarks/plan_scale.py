@@ -126,7 +126,7 @@ class _FirstRowError(Exception):
 
 
 def resume(folder: str) -> dict[str, Any]:
-    from airflow_provider_raydatallm.processor.cluster.ray_cluster import RayCluster
+    from airflow_provider_raydatallm.processor.inference.ray_cluster import RayCluster
     from airflow_provider_raydatallm.processor.slice_run import run_slice
     from benchmarks.embedded import Workers, local_ray
 

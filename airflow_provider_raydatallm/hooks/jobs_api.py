@@ -260,7 +260,7 @@ def _log_request(media: str, submission_id: str, node_id: str, options: str) -> 
 
 
 def send_heartbeat(owner: str, *, confirmed: bool = False) -> Flow[None]:
-    """Tells a job that a task waits for it; `processor/cluster/orphan_watch.py` reads it.
+    """Tells a job that a task waits for it; `processor/inference/orphan_watch.py` reads it.
 
     The Jobs API has no heartbeat, but stores packages of code under any name in the cluster's key-value
     store, where a job can read them.

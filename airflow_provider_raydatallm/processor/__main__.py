@@ -155,7 +155,7 @@ def _run(args: argparse.Namespace, **changes: Any) -> int:
 
 
 def _run_slice(args: argparse.Namespace, spans: RunSpans, changes: dict[str, Any]) -> Report:
-    from airflow_provider_raydatallm.processor.cluster.orphan_watch import OrphanWatch
+    from airflow_provider_raydatallm.processor.inference.orphan_watch import OrphanWatch
     from airflow_provider_raydatallm.processor.metrics.startup_time import process_seconds
     from airflow_provider_raydatallm.processor.ray_runtime.driver import StopRequested, stop_on_sigterm
     from airflow_provider_raydatallm.processor.ray_runtime.own_phase import say_admitted

@@ -23,7 +23,7 @@ from pathlib import Path
 import psutil, pyarrow as pa, ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from ray.util.state import list_actors
-from airflow_provider_raydatallm.processor.cluster.fragment_writers import FragmentWriters
+from airflow_provider_raydatallm.processor.inference.fragment_writers import FragmentWriters
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
 from airflow_provider_raydatallm.processor.store.ledger import count_from_name

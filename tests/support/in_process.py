@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.cluster.ray_cluster import InferencePlan, InferenceRun
+from airflow_provider_raydatallm.processor.inference.ray_cluster import InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate, summarize_group
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.sizing.checks import Finding

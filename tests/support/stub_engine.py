@@ -106,7 +106,7 @@ def note(delivered: pa.Table, *, file: str) -> pa.Table:
 def count_stalls_when(is_time: Callable[[], bool]) -> None:
     """Have no time counted as a stall in this process before that: how long a busy machine takes to start
     what is to stall is not the matter."""
-    from airflow_provider_raydatallm.processor.cluster.stall import StallWatch
+    from airflow_provider_raydatallm.processor.inference.stall import StallWatch
 
     observe = StallWatch.observe
 

@@ -15,7 +15,6 @@ import pyarrow.dataset as pads
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.contract.spec.tasks.embed import Embed
-from airflow_provider_raydatallm.processor.cluster.ray_cluster import InferenceRun
 from airflow_provider_raydatallm.processor.columns import FILES_FIELD
 from airflow_provider_raydatallm.processor.engines.base import Engine, answer_table
 from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import (
@@ -23,6 +22,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import 
     sample_token_lengths,
 )
 from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import name_media
+from airflow_provider_raydatallm.processor.inference.ray_cluster import InferenceRun
 from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.media import cells

@@ -4,9 +4,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.cluster.fragment_writers import RowWriter
-from airflow_provider_raydatallm.processor.cluster.pipeline import WriterSink
 from airflow_provider_raydatallm.processor.engines.base import answer_table
+from airflow_provider_raydatallm.processor.inference.fragment_writers import RowWriter
+from airflow_provider_raydatallm.processor.inference.pipeline import WriterSink
 from airflow_provider_raydatallm.processor.request.answers.shape import TextParser
 from tests.support.in_process import job_of
 

@@ -12,18 +12,18 @@ from typing import Any, Protocol
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.cluster import pipeline
-from airflow_provider_raydatallm.processor.cluster.admission import QueueSlot, admit
-from airflow_provider_raydatallm.processor.cluster.fragment_writers import FragmentWriters
-from airflow_provider_raydatallm.processor.cluster.size_watch import SizeWatch
-from airflow_provider_raydatallm.processor.cluster.slice_process import SliceProcess, run_in_slice_process
-from airflow_provider_raydatallm.processor.cluster.stall import StallWatch, stall_error
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import (
     sample_rows,
     sample_token_lengths,
 )
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
+from airflow_provider_raydatallm.processor.inference import pipeline
+from airflow_provider_raydatallm.processor.inference.admission import QueueSlot, admit
+from airflow_provider_raydatallm.processor.inference.fragment_writers import FragmentWriters
+from airflow_provider_raydatallm.processor.inference.size_watch import SizeWatch
+from airflow_provider_raydatallm.processor.inference.slice_process import SliceProcess, run_in_slice_process
+from airflow_provider_raydatallm.processor.inference.stall import StallWatch, stall_error
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate
 from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput

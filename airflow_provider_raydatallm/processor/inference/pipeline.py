@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.cluster.fragment_writers import RowWriter
 from airflow_provider_raydatallm.processor.columns import ROW_ID_FIELDS
 from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.inference.fragment_writers import RowWriter
 from airflow_provider_raydatallm.processor.metrics.meter import summarize_group
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.requests import RequestReader

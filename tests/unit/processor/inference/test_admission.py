@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
-from airflow_provider_raydatallm.processor.cluster.admission import admit, bundles_of
+from airflow_provider_raydatallm.processor.inference.admission import admit, bundles_of
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 
 L4 = {"GPU": 1, "accelerator_type:L4": 0.001}
@@ -62,6 +62,6 @@ def test_running_engine_is_admitted_at_once(monkeypatch: pytest.MonkeyPatch) -> 
         raise AssertionError("it waits")
 
     engine: Any = Engine()
-    monkeypatch.setattr("airflow_provider_raydatallm.processor.cluster.admission.try_lock", never)
+    monkeypatch.setattr("airflow_provider_raydatallm.processor.inference.admission.try_lock", never)
     admit(engine, name="a", timeout_s=0, on_wait=never, make_room=never).release()
     assert engine.queries == 1

@@ -15,9 +15,9 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.cluster.fragment_writers import OwnWriter, WriterActor
-from airflow_provider_raydatallm.processor.cluster.pipeline import RequestStage, WriterSink
 from airflow_provider_raydatallm.processor.engines.base import OpenFeeder
+from airflow_provider_raydatallm.processor.inference.fragment_writers import OwnWriter, WriterActor
+from airflow_provider_raydatallm.processor.inference.pipeline import RequestStage, WriterSink
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import start_call, wait_for_refs
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow

@@ -11,8 +11,8 @@ import uuid
 import pytest
 
 from airflow_provider_raydatallm.contract.job.heartbeat import CONFIRMED
-from airflow_provider_raydatallm.processor.cluster import orphan_watch
-from airflow_provider_raydatallm.processor.cluster.orphan_watch import OrphanWatch
+from airflow_provider_raydatallm.processor.inference import orphan_watch
+from airflow_provider_raydatallm.processor.inference.orphan_watch import OrphanWatch
 from tests.support.key_value_store import replace_store
 from tests.support.waiting import wait_for
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.processor.cluster.slice_process import cut_blocks
+from airflow_provider_raydatallm.processor.inference.slice_process import cut_blocks
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.cluster.stall import START_SECONDS, StallWatch
+from airflow_provider_raydatallm.processor.inference.stall import START_SECONDS, StallWatch
 
 
 class Clock:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.processor.cluster.size_watch import SizeWatch
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
+from airflow_provider_raydatallm.processor.inference.size_watch import SizeWatch
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts
 from tests.support.in_process import job_of
 

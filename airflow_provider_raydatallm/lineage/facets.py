@@ -18,6 +18,7 @@ from openlineage.client.facet_v2 import (
 )
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.lineage.table_names import Table, dataset_name, input_table, output_table
 
@@ -42,15 +43,22 @@ class RayDataLLMSliceRunFacet(RunFacet):
     reportPath: str | None = None
     #: Folder of the quarantined rows with their errors, if there are any.
     quarantinePath: str | None = None
+    #: Of a run that failed: kind, sentence, advice, place, counts. No text of a row.
+    failure: dict[str, Any] | None = None
 
 
 def slice_lineage(
-    job: SliceJob, result: Mapping[str, Any] | None, *, ray_job_id: str | None = None
+    job: SliceJob,
+    result: Mapping[str, Any] | None,
+    *,
+    ray_job_id: str | None = None,
+    failure: Failure | None = None,
 ) -> OperatorLineage[Any, Any]:
     """Returns the lineage of a run. Only a run that wrote the slice itself has statistics.
 
     :param result: the operator's `return_value`; None before the end, and for a run that failed.
     :param ray_job_id: of a run without a result.
+    :param failure: of a run that failed.
     """
     input_facets: dict[str, InputDatasetFacet] = {}
     output_facets: dict[str, OutputDatasetFacet] = {}
@@ -70,11 +78,13 @@ def slice_lineage(
     return OperatorLineage(
         inputs=[InputDataset(*dataset_name(source.address), inputFacets=input_facets)],
         outputs=[OutputDataset(*dataset_name(target.address), outputFacets=output_facets)],
-        run_facets={SLICE_FACET: _slice_facet(job, result or {"ray_job_id": ray_job_id})},
+        run_facets={SLICE_FACET: _slice_facet(job, result or {"ray_job_id": ray_job_id}, failure)},
     )
 
 
-def _slice_facet(job: SliceJob, result: Mapping[str, Any]) -> RayDataLLMSliceRunFacet:
+def _slice_facet(
+    job: SliceJob, result: Mapping[str, Any], failure: Failure | None
+) -> RayDataLLMSliceRunFacet:
     counts = result.get("counts")
     return RayDataLLMSliceRunFacet(
         sliceKey=job.slice_key,
@@ -87,6 +97,7 @@ def _slice_facet(job: SliceJob, result: Mapping[str, Any]) -> RayDataLLMSliceRun
         rayJobId=result.get("ray_job_id"),
         reportPath=result.get("report_path"),
         quarantinePath=job.paths.quarantine if counts and counts["quarantined"] else None,
+        failure=failure.without_row_texts().to_json() if failure is not None else None,
     )
 
 

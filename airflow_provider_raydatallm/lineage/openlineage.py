@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
     from airflow.sdk import Context
 
+    from airflow_provider_raydatallm.contract.result.failure import Failure
     from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.submit.packages import Package
 
@@ -36,6 +37,11 @@ class SliceLineage:
         :param result: the operator's `return_value`, once there is one.
         """
         self._recorded_run = {"job": job, "ray_job_id": ray_job_id, "result": result}
+
+    def record_failure(self, failure: Failure) -> None:
+        """Stores why the run failed; of one that failed before it knew its slice, there is no lineage."""
+        if self._recorded_run is not None:
+            self._recorded_run["failure"] = failure
 
     def get_openlineage_facets_on_start(self) -> OperatorLineage[Any, Any]:
         from airflow_provider_raydatallm.lineage.facets import slice_lineage

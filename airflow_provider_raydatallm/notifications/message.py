@@ -1,7 +1,7 @@
 """What a message says of slices: figures, links and what to do. Pure.
 
-Neither a row's text nor an error's, which may quote one, is in it: an error has its class, and a link to the
-log.
+No row's text is in it, nor an error in the words of others, who may quote one: of such an error it has the
+class, and a link to the log.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from typing import Any
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
 
 #: How many slices, and how many reasons of quarantine, a message names.
 _SLICES, _REASONS = 20, 3
+_SENTENCE_CHARACTERS = 500
 _STATES = {
     "published": "is published",
     "unchanged": "was published already",
@@ -44,29 +46,6 @@ _GOES_ON = {
     "failed": "clear the task, and it goes on with the rest",
     "up_for_retry": "the next try goes on with the rest, and nobody needs to do anything",
 }
-_KEPT = "Finished rows are kept: {goes_on}"
-#: What to do about the classes of `exceptions`, and Airflow's own.
-_ADVICE = {
-    "RayLLMInputError": "The DAG, the connection or the data is wrong, and a retry ends the same way: the "
-    "log names what, and its value",
-    "RayConnectionError": "The connection is wrong, or the cluster refuses its token: test the connection",
-    "RayClusterUnfitError": "The cluster cannot run the slice: the log says what it lacks",
-    "RayModelNotFoundError": "The model is not at model_source, is incomplete, or needs a permission "
-    "(model_conn_id)",
-    "RayLLMJobError": f"The Ray job ended without publishing. {_KEPT}",
-    "RayQueueTimeoutError": "The cluster had no room within limits.queue, and nothing was spent. If it "
-    "has some now, {goes_on}",
-    "RayOutOfMemoryError": "The GPU's memory was too small: lower max_num_seqs, max_model_len or "
-    "gpu_memory_utilization in engine.kwargs, or spread the model over more GPUs",
-    "RayEngineDiedError": f"A process or a node of the job died. {_KEPT}",
-    "RayJobStoppedError": f"The job was stopped: by a person, by its task, or by limits.orphan. {_KEPT}",
-    "RayUnreachableError": "The cluster, or what keeps Airflow's connections, does not answer. The job may "
-    "run on: the task's next try finds it",
-    "RayConnectionNotFoundError": "Airflow has no such connection: add it. Then {goes_on}",
-    "AirflowTaskTimeout": f"execution_timeout has passed. {_KEPT}",
-    "BaseException": "The log says why",
-}
-_NO_ERROR = f"The task ended without an error of its own: it was marked, or its worker died. {_KEPT}"
 
 
 @dataclass(frozen=True)
@@ -76,8 +55,7 @@ class SliceStatus:
     :param task: `DAG.TASK`, and of a mapped task its index.
     :param state: the outcome of a task that has one; else Airflow's state of the task, None while it waits.
     :param figures: what the task noted; None when it has noted nothing yet.
-    :param error: classes of a failed task's error, the error's own first; () of one that had none, None
-        where that is not known.
+    :param failure: of a failed task; None of one that left no record.
     :param links: addresses, by what they lead to.
     :param progress: of a running slice, where it can be read.
     :param cost: such as `1.25 EUR`.
@@ -86,7 +64,7 @@ class SliceStatus:
     task: str
     state: str | None
     figures: SliceEntry | None = None
-    error: tuple[str, ...] | None = None
+    failure: Failure | None = None
     links: Mapping[str, str] = field(default_factory=dict)
     progress: Mapping[str, Any] | None = None
     cost: str | None = None
@@ -126,12 +104,12 @@ class SliceStatus:
             yield self._rates_line(self.figures)
 
     def _error_line(self) -> str:
-        goes_on = _GOES_ON[self.state or ""]
-        if not self.error:
-            advice = _NO_ERROR if self.error is not None else _ADVICE["BaseException"]
-            return advice.format(goes_on=goes_on)
-        advice = next((_ADVICE[name] for name in self.error if name in _ADVICE), "")
-        return ". ".join(filter(None, [_plain(self.error[0]), advice.format(goes_on=goes_on)]))
+        kept = f"Finished rows are kept: {_GOES_ON[self.state or '']}"
+        if self.failure is None:
+            return f"The task left no error of its own: it was marked, or its worker died. {kept}"
+        failure = self.failure.without_row_texts()
+        sentences = [_plain(text, _SENTENCE_CHARACTERS) for text in (failure.sentence, *failure.advice)]
+        return ". ".join([*sentences, *([kept] if failure.can_retry else [])])
 
     def _counts_line(self, figures: SliceEntry) -> str:
         planned, succeeded, quarantined = (
@@ -218,6 +196,6 @@ class SliceMessage(Sequence[SliceStatus]):
         return lines + ([self.note] if self.note and self else [])
 
 
-def _plain(text: str) -> str:
+def _plain(text: str, characters: int = 200) -> str:
     """Without the characters by which a chat or a mail takes text for a mention or a tag."""
-    return re.sub(r"[<>&@*`|\s]+", " ", plain_text(without_secrets(text)))[:200]
+    return re.sub(r"[<>&@*`|\s]+", " ", plain_text(without_secrets(text)))[:characters]

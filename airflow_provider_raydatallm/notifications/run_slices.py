@@ -16,12 +16,15 @@ from typing import Any, NamedTuple
 
 from airflow.sdk.configuration import conf
 
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
+from airflow_provider_raydatallm.exceptions import failure_of
 from airflow_provider_raydatallm.links.page_address import slice_page, task_page, with_host
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.notifications.message import SliceMessage, SliceStatus
 from airflow_provider_raydatallm.operators.slice_task import SliceTask
 from airflow_provider_raydatallm.task import own_xcom
+from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY
 from airflow_provider_raydatallm.task.gpu_price import gpu_hour_price
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry
 
@@ -86,14 +89,13 @@ def _of_task(ti: Any, error: Any, log: Any) -> SliceMessage:
     instance = _Instance(ti.dag_id, ti.task_id, ti.run_id, map_index, getattr(state, "value", state))
     if not _has_slices(ti.task):
         return SliceMessage(instance.name, note="the task has no slice")
-    classes = type(error).__mro__ if isinstance(error, BaseException) else ()
-    names = tuple(c.__name__ for c in classes)
+    failure = failure_of(error) if isinstance(error, BaseException) else None
     try:
-        status = _status(instance, instance.xcom(INDEX_KEY), names, _read_until())
+        status = _status(instance, instance.xcom(INDEX_KEY), failure, _read_until())
         return SliceMessage(instance.name, (status,))
     except Exception as e:
         # A success without figures reads like one that a person marked.
-        known = (_status(instance, None, names, 0.0),) if instance.state in _FAILED else ()
+        known = (_status(instance, None, failure, 0.0),) if instance.state in _FAILED else ()
         return SliceMessage(instance.name, known, _lacking(e, log))
 
 
@@ -157,16 +159,19 @@ def _read_until() -> float:
     return time.monotonic() + _STORAGE_SECONDS
 
 
-def _status(instance: _Instance, noted: Any, error: tuple[str, ...] | None, read_until: float) -> SliceStatus:
+def _status(instance: _Instance, noted: Any, failure: Failure | None, read_until: float) -> SliceStatus:
     """
     :param noted: the task's entry, as it wrote it.
+    :param failure: of a task that failed in this process.
     :param read_until: when storage is no longer waited for, by the monotonic clock.
     """
     entry = SliceEntry.parse(noted)
     state, ids = instance.state, instance[:4]
     links = {"Task": with_host(task_page(*ids))}
+    if failure is None and state in _FAILED and (kept := instance.xcom(FAILURE_KEY)) is not None:
+        failure = Failure.parse(kept)
     if entry is None:
-        return SliceStatus(instance.name, state, error=error, links=links)
+        return SliceStatus(instance.name, state, failure=failure, links=links)
     if state in (None, "success", "skipped"):
         state = entry.outcome or state
     links = {"Slice": with_host(slice_page(*ids)), **links}
@@ -174,7 +179,7 @@ def _status(instance: _Instance, noted: Any, error: tuple[str, ...] | None, read
     if isinstance(job_url, str) and job_url.startswith(("http://", "https://")):
         links["Ray job"] = job_url
     progress = _progress(instance, entry, read_until) if state in _RUNNING else None
-    return SliceStatus(instance.name, state, entry, error, links, progress, _cost(entry))
+    return SliceStatus(instance.name, state, entry, failure, links, progress, _cost(entry))
 
 
 def _cost(entry: SliceEntry) -> str | None:

@@ -15,12 +15,22 @@ from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from airflow.sdk.exceptions import AirflowRuntimeError, AirflowSkipException, AirflowTaskTimeout
+from airflow.sdk.exceptions import (
+    AirflowRuntimeError,
+    AirflowSkipException,
+    AirflowTaskTimeout,
+    TaskDeferred,
+)
 
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.log.progress_text import result_lines
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMJobError
+from airflow_provider_raydatallm.exceptions import (
+    RayJobStoppedError,
+    RayLLMInputError,
+    RayLLMJobError,
+    error_of,
+)
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.lineage.assets import record_asset_events
 from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
@@ -30,6 +40,7 @@ from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.links.slice_page import SlicePageLink
 from airflow_provider_raydatallm.task import own_xcom, submission, telemetry
 from airflow_provider_raydatallm.task.airflow_features import partition_key, runs_inline
+from airflow_provider_raydatallm.task.failed_try import record_failure, show_last
 from airflow_provider_raydatallm.task.job import verdict as job_verdict
 from airflow_provider_raydatallm.task.job.cancel import still_waits, stop_own_job
 from airflow_provider_raydatallm.task.job.log_entries import clean
@@ -37,7 +48,7 @@ from airflow_provider_raydatallm.task.job.record import DeferredJob
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
 from airflow_provider_raydatallm.task.job.waiter import JobRef, wait_for_job
 from airflow_provider_raydatallm.task.mapped_task import CheckedWhenMapped
-from airflow_provider_raydatallm.task.outcome import build_result, error_of
+from airflow_provider_raydatallm.task.outcome import build_result, failure_of
 from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
 from airflow_provider_raydatallm.task.queue.places import Turn, raise_error_of
 from airflow_provider_raydatallm.task.slice_entry import write_entry
@@ -89,7 +100,26 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         raise NotImplementedError
 
     def execute(self, context: Context) -> dict[str, Any]:
-        return self._find_or_submit(context)
+        return cast("dict[str, Any]", self._recording(context, self._find_or_submit))
+
+    def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
+        resume = super().resume_execution
+        return self._recording(context, lambda context: resume(next_method, next_kwargs, context))
+
+    def _recording(self, context: Context, work: Callable[[Context], Any]) -> Any:
+        """Does the work. What ends it without a result leaves its record, and is the log's last line."""
+        try:
+            return work(context)
+        except (TaskDeferred, AirflowSkipException):
+            raise
+        except BaseException as e:
+            failure = record_failure(context, e, self.log)
+            self.record_failure(failure)
+            show_last(self, failure, self.log)
+            if isinstance(e, (RayLLMInputError, RayLLMJobError)):
+                # Its sentence says all: of whose frames it is, the debug log says.
+                raise e.with_traceback(None) from None
+            raise
 
     def execute_in_turn(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Continues `execute` when it is this task's turn to submit its job, or it waited for too long.
@@ -140,7 +170,10 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             verdict = job_verdict.from_event(event)
             if verdict is None:  # of a triggerer with another version of the provider: ask the job again
                 if ref is None:
-                    raise RayLLMJobError(f"cannot read what the triggerer says of the job: {event}")
+                    raise RayLLMJobError(
+                        f"cannot read what the triggerer says of the job: {event}",
+                        advice="It may be of another version of the provider: the next try asks the cluster",
+                    )
                 verdict = _run_async(self._wait_unless_killed(ref, tracker))
             return self._conclude(context, tracker, slice_job, ref, verdict)
 
@@ -297,11 +330,11 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         if isinstance(verdict, job_verdict.ClusterUnreachable):
             if verdict.refused and ref is not None and ref.local_head is not None:
                 _run_async(self._stop(ref, tracker))  # the triggerer could not: this worker may
-            raise error_of(verdict, job_id)
+            raise error_of(failure_of(verdict, job_id))
         if isinstance(verdict, job_verdict.Unconfirmed):
             if ref is not None:
                 _run_async(self._stop(ref, tracker))
-            raise error_of(verdict, job_id)
+            raise error_of(failure_of(verdict, job_id))
         if isinstance(verdict, job_verdict.EndedWithoutReport):
             self.log.warning("The job ended without a report; checking the store from the cluster")
             status_job = tracker.submit_status_job(slice_job, job_id)
@@ -311,12 +344,12 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         if isinstance(verdict, job_verdict.Finished):
             report = Report.model_validate(verdict.report)
             return self._succeed(context, tracker, slice_job, ref, report, verdict.started_at)
-        cause = verdict.kind if isinstance(verdict, job_verdict.Failed) else verdict.why
+        cause = verdict.failure.kind if isinstance(verdict, job_verdict.Failed) else verdict.why
         if cause in ("stopped", "unknown") and tracker.can_resubmit(stopped=cause == "stopped"):
             self.log.warning("The job was lost; submitting another one for the missing rows")
             return self._submit(context, tracker)
         tracker.mark_ended()
-        raise error_of(verdict, job_id)
+        raise error_of(failure_of(verdict, job_id))
 
     def _succeed(
         self,

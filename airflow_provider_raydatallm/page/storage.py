@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
 from airflow_provider_raydatallm.page.answers import Sample, Stored, Version
 from airflow_provider_raydatallm.page.index import RunOfSlice
@@ -52,6 +53,8 @@ def read_stored(run: RunOfSlice, task: dict[str, str]) -> Stored:
 
     def read(view: Any) -> Stored:
         progress = view.progress() if run.line.state != "published" else None
+        if progress is not None and "failure" in progress:
+            progress["error"] = Failure.parse(progress["failure"]).text
         versions = view.versions()
         number = run.line.published_version
         report = next((v.body["report"] for v in versions if v.number == number), None)

@@ -16,13 +16,13 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from airflow_provider_raydatallm.contract.log.marked_lines import LineKind, encode_line
+from airflow_provider_raydatallm.contract.log.marked_lines import MAX_BYTES, LineKind, encode_line
 from airflow_provider_raydatallm.contract.log.plain_text import plain_lines
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
@@ -35,9 +35,6 @@ if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.metrics.spans import RunSpans
 
 Command = Callable[[argparse.Namespace], int]
-
-#: Together with the advice, the most that fits a marked line.
-_ROOT_CHARACTERS, _DETAIL_CHARACTERS = 6000, 2000
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -141,7 +138,7 @@ def _run_command(command: Command, args: argparse.Namespace) -> int:
     except Exception as e:
         if isinstance(e, BrokenPipeError) and args.nonce is None:  # a person's `| head`
             raise
-        return _report_error(e, args.nonce)
+        return _report_error(e, args)
 
 
 def _run(args: argparse.Namespace, **changes: Any) -> int:
@@ -196,11 +193,12 @@ def _run_slice(args: argparse.Namespace, spans: RunSpans, changes: dict[str, Any
                     else None
                 ),
             )
-    except StopRequested:
-        why = "the job was told to stop"
+    except StopRequested as e:
+        failure = e.failure
         if watch is not None and watch.has_stopped:
             why = f"no task waited for the job for {args.orphan_timeout:g} s (limits.orphan)"
-        raise SliceError(f"{why}; its finished rows are kept", kind="stopped") from None
+            failure = replace(failure, sentence=why)
+        raise SliceError.of(failure) from None
     finally:
         if watch is not None:
             watch.close()
@@ -330,14 +328,16 @@ def _gc(args: argparse.Namespace) -> int:
     return int(failed)
 
 
-def _report_error(error: Exception, nonce: str | None) -> int:
+def _report_error(error: Exception, args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.ray_runtime.driver import process_log
 
     failure = root_error(error, process_log)
     if not isinstance(error, SliceError):
         traceback.print_exception(error)
-    limited = {"root": failure.root[:_ROOT_CHARACTERS], "detail": failure.detail[:_DETAIL_CHARACTERS]}
-    _print("error", nonce, asdict(failure) | limited)
+    if args.nonce is not None:
+        _print("error", args.nonce, failure.to_json(MAX_BYTES))
+    elif args.json:
+        print(json.dumps({"failure": failure.to_json()}, indent=2), flush=True)
     print("\n".join(plain_lines(f"error: {failure.message}")), file=sys.stderr, flush=True)
     return 1
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import re
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.failure_patterns import (
-    Failure,
     classify,
     diagnose,
     find_causes,
     find_exceptions,
     find_frames,
+    first_line,
     one_line,
     strip_prefixes,
 )
@@ -33,8 +34,8 @@ def root_error(error: BaseException, log_of: Callable[..., str] = lambda **proce
     """
     chain = list(_chain(error))
     for link in chain:
-        if isinstance(link, SliceError):
-            return _diagnose_slice_error(link, log_of)
+        if isinstance(failure := getattr(link, "failure", None), Failure):
+            return _with_log(failure, getattr(link, "log", None), log_of)
     # Ray puts the traceback of a task, with all that led to it, into its own error's text.
     texts = [str(link) for link in chain]
     failure = next(filter(None, map(diagnose, texts)), None) or _diagnose_wrappers(chain, log_of)
@@ -47,14 +48,20 @@ def root_error(error: BaseException, log_of: Callable[..., str] = lambda **proce
     return replace(failure, frames=next(filter(None, map(find_frames, texts)), ()))
 
 
-def _diagnose_slice_error(error: SliceError, log_of: Callable[..., str]) -> Failure:
-    """The provider's own error says what to do; where its reason stands in a log, that comes first."""
-    # Ray's copy of a task's error holds the original as its argument; its own text is the traceback.
-    message = strip_prefixes(str(error.args[0] if error.args else error))
-    failure = diagnose(log_of(**error.log), "worker_log") if error.log else None
-    if failure is None:
-        return Failure(error.kind, message)
-    return replace(failure, kind=failure.kind if failure.advice else error.kind, detail=message)
+def _with_log(failure: Failure, process: Mapping[str, Any] | None, log_of: Callable[..., str]) -> Failure:
+    """The provider's own error says what to do; where its reason stands in a log, that is its cause."""
+    text = log_of(**process) if process else ""
+    found = diagnose(text, "worker_log")
+    if found is None:
+        return failure
+    return replace(
+        failure,
+        kind=found.kind if found.advice else failure.kind,
+        sentence=f"{failure.sentence}: {first_line(found.cause)}",
+        advice=(*found.advice, *failure.advice),
+        cause=found.cause,
+        log=tuple(strip_prefixes(text).splitlines()),
+    )
 
 
 def _diagnose_wrappers(chain: list[BaseException], log_of: Callable[..., str]) -> Failure | None:

@@ -15,6 +15,7 @@ from airflow.sdk.exceptions import AirflowSensorTimeout, AirflowSkipException
 
 from airflow_provider_raydatallm.contract.addresses import check_absolute, check_fields
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.slice_paths import slice_folder
 from airflow_provider_raydatallm.contract.spec.source import SLICE_FORMAT, check_slice_format
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
@@ -116,8 +117,8 @@ class RayLLMSliceSensor(TextTemplates, CheckedWhenMapped, BaseSensorOperator):
 
         :param event: of `SlicePublishedTrigger`.
         """
-        if "error" in event:
-            raise RayLLMInputError(event["error"])
+        if "failure" in event:
+            raise RayLLMInputError(Failure.parse(event["failure"]))
         return event
 
     def poke(self, context: Context) -> PokeReturnValue:
@@ -128,7 +129,7 @@ class RayLLMSliceSensor(TextTemplates, CheckedWhenMapped, BaseSensorOperator):
         try:
             return wanted.look(self.log)
         except SliceError as e:
-            raise RayLLMInputError(str(e)) from e
+            raise RayLLMInputError(e.failure) from e
 
     def _check_arguments(self) -> None:
         """:raises RayLLMInputError: for a path at which nothing would ever be, and a format of no date."""

@@ -1,11 +1,12 @@
-"""Turns a job's report or verdict into the task's outcome: the value for XCom, or an exception."""
+"""Turns a job's report or verdict into the task's outcome: the value for XCom, or the record of a failure."""
 
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
-from airflow_provider_raydatallm import exceptions
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
 from airflow_provider_raydatallm.task.job.failure import explain_failure
@@ -42,31 +43,33 @@ def build_result(
     )
 
 
-def error_of(
+def failure_of(
     verdict: Failed | EndedWithoutReport | ClusterUnreachable | Unconfirmed, job_id: str
-) -> Exception:
-    """Returns the exception to raise; its message begins with the root cause."""
-    if isinstance(verdict, Unconfirmed):
-        return exceptions.RayJobStoppedError(
-            f"{verdict.reason}. Ray job {job_id} answered its rows, and published nothing: for limits.orphan "
-            "it waited in vain for Airflow's word that the task waits for it. Finished rows are kept: the "
-            "task's next run publishes them"
-        )
+) -> Failure:
+    """Returns the record of a job that has no result."""
     if isinstance(verdict, Failed):
-        return exceptions.BY_KIND.get(verdict.kind, exceptions.RayLLMJobError)(verdict.message)
+        return verdict.failure
+    if isinstance(verdict, Unconfirmed):
+        return Failure(
+            "stopped",
+            f"{verdict.reason}: Ray job {job_id} answered its rows, and published nothing, for it waited "
+            "limits.orphan in vain for Airflow's word that the task waits for it",
+            advice=("Finished rows are kept: the task's next run publishes them",),
+        )
     if isinstance(verdict, ClusterUnreachable):
-        error = exceptions.RayConnectionError if verdict.refused else exceptions.RayUnreachableError
-        return error(
-            f"{verdict.message}. Ray job {job_id} may still be running: the task's next run looks for it; "
-            "without one it publishes nothing, and ends after limits.orphan"
+        return Failure(
+            "connection" if verdict.refused else "unreachable",
+            verdict.message,
+            advice=(
+                f"Ray job {job_id} may still be running: the task's next run looks for it; without one it "
+                "publishes nothing, and ends after limits.orphan",
+            ),
         )
     if verdict.why == "unknown":
-        return exceptions.RayLLMJobError(
-            f"Ray job {job_id} no longer exists on the cluster, and published nothing"
+        return Failure(
+            "transient", f"Ray job {job_id} no longer exists on the cluster, and published nothing"
         )
     status = "STOPPED" if verdict.why == "stopped" else "FAILED"
     failure = explain_failure(status, verdict.message, verdict.last_lines)
-    lines = [failure.message, f"Ray job {job_id} ended without a report, and published nothing."]
-    if verdict.last_lines:
-        lines += ["Its last lines:", *verdict.last_lines]
-    return exceptions.BY_KIND[failure.kind]("\n".join(lines))
+    published = f"Ray job {job_id} ended without a report, and published nothing"
+    return replace(failure, advice=(*failure.advice, published), log=verdict.last_lines)

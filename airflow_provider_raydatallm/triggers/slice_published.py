@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from airflow_provider_raydatallm.exceptions import failure_of
 from airflow_provider_raydatallm.task.wanted_slice import WantedSlice
 from airflow_provider_raydatallm.triggers.task_trigger import TaskTrigger
 
 
 class SlicePublishedTrigger(TaskTrigger):
-    """Fires once, with the report as the event; or with `{"error": ...}` where waiting is in vain.
+    """Fires once, with the report as the event; or with `{"failure": ...}` where waiting is in vain.
 
     :param wanted: a `WantedSlice` as a dict.
     :param poke_interval: seconds between two looks.
@@ -32,5 +33,5 @@ class SlicePublishedTrigger(TaskTrigger):
             try:
                 event = await asyncio.to_thread(wanted.look, self.log)
             except Exception as e:
-                event = {"error": f"{type(e).__name__}: {e}"}
+                event = {"failure": failure_of(e).to_json()}
         return event

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from airflow_provider_raydatallm.contract.log.plain_text import plain_lines, plain_text
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
 
 _STEPS = {
@@ -13,7 +14,6 @@ _STEPS = {
     "start": "starting the engine",
     "answer": "answering",
     "publish": "publishing",
-    "failed": "failed ({error})",
     "attach": "waiting for {holder}, which is running this slice",
 }
 
@@ -43,8 +43,10 @@ def progress_text(progress: dict[str, Any]) -> str:
         enough = f" ({workers:,} workers would be in time)" if workers else ""
         details.append(f"{progress['late_s']:,} s later than finish_by{enough}")
     step = str(progress.get("step"))
-    if step in _STEPS:  # another one may be a text that others wrote, with fields of its own
-        step = _STEPS[step].format(error=progress.get("error"), holder=progress.get("holder"))
+    if step == "failed":
+        step = f"failed ({Failure.parse(progress.get('failure')).headline})"
+    elif step in _STEPS:  # another one may be a text that others wrote, with fields of its own
+        step = _STEPS[step].format(holder=progress.get("holder"))
     return "\n".join(plain_lines(f"{step}: {', '.join(details)}" if details else step))
 
 

@@ -1,28 +1,55 @@
-"""How the Ray side fails: one type, with a kind that the Airflow side maps to its public exceptions."""
+"""How the Ray side fails: one type, with a record that the Airflow side maps to its public exceptions."""
 
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-Kind = Literal["input", "model", "cluster", "queue", "gpu_memory", "engine", "stopped", "transient"]
+from airflow_provider_raydatallm.contract.result.failure import Failure, Kind, Place
 
 
 class SliceError(Exception):
     """A slice cannot be answered, for a reason a person can act on.
 
-    kind: a retry cannot succeed after `input` (the request is wrong), `model` (missing or unreadable) or
-    `cluster` (this cluster cannot run it). It may succeed after `queue` (no room in time), `gpu_memory`,
-    `engine` (a process or a node died), `stopped` (by a user or a signal) or `transient` (anything else).
-
     log: the process (`node_id`, `pid`) whose log holds the reason when the message does not.
     """
 
-    def __init__(self, message: str, *, kind: Kind, log: Mapping[str, Any] | None = None) -> None:
-        super().__init__(message)
-        self.kind: Kind = kind
+    def __init__(
+        self,
+        sentence: str,
+        *,
+        kind: Kind,
+        advice: str | Sequence[str] = (),
+        place: Place | None = None,
+        row_texts: Sequence[str] = (),
+        log: Mapping[str, Any] | None = None,
+    ) -> None:
+        """The arguments are those of a `Failure`."""
+        self._set(
+            Failure(
+                kind,
+                sentence,
+                advice=(advice,) if isinstance(advice, str) else tuple(advice),
+                place=place or Place(),
+                row_texts=tuple(row_texts),
+            )
+        )
         self.log = log
+
+    @classmethod
+    def of(cls, failure: Failure) -> SliceError:
+        error = cls(failure.sentence, kind=failure.kind)
+        error._set(failure)
+        return error
+
+    def _set(self, failure: Failure) -> None:
+        self.failure = failure
+        super().__init__(failure.text)
+
+    @property
+    def kind(self) -> Kind:
+        return self.failure.kind
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickles without calling `__init__` again, so that subclasses may have any arguments."""
@@ -30,19 +57,16 @@ class SliceError(Exception):
 
 
 class StorageError(SliceError):
-    """A store cannot be read or written now.
-
-    problem: what it is, for people whose command or sensor only looks.
-    """
+    """A store cannot be read or written now."""
 
     def __init__(self, what: str, path: str, why: str) -> None:
         super().__init__(
-            f"cannot {what} {path}: {why}. Fix that and run the slice again: its finished rows are kept",
+            f"cannot {what} {path}: {why}",
             kind="transient",
+            advice="Fix that and run the slice again: its finished rows are kept",
         )
-        self.problem = f"cannot {what} {path}: {why}"
 
 
 def problem_of(error: Exception) -> str:
     """An error's text, without what to do about a run."""
-    return error.problem if isinstance(error, StorageError) else str(error)
+    return error.failure.headline if isinstance(error, StorageError) else str(error)

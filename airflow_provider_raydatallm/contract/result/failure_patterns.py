@@ -7,10 +7,9 @@ Pure text work with the standard library only, for both sides: the Ray side diag
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from airflow_provider_raydatallm.contract.result.errors import Kind
+from airflow_provider_raydatallm.contract.result.failure import Failure, Kind
 
 #: Prefixes that Ray and vLLM's processes put before the lines that they forward.
 _PREFIX = re.compile(
@@ -41,30 +40,11 @@ _WRAPPER = re.compile(
 )
 _PYDANTIC = re.compile(r"\d+ validation errors? for (\w+)\s+(.*?)(?: \[type=.*)?$", re.DOTALL)
 _MAX_CHARACTERS = 2000
+_SENTENCE_CHARACTERS = 400
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)\n[ \t]+(\S[^\n]{0,499})')
 #: Files whose lines mean nothing to the user.
 _FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|/airflow_provider_raydatallm/|^<|\.pyx$")
 _FRAMES = 2
-
-
-@dataclass(frozen=True)
-class Failure:
-    """Why something failed.
-
-    `root`: the root error. `detail`: what it led to, where that says more. `frames`: the last lines of the
-    user's own code on the way there.
-    """
-
-    kind: Kind
-    root: str
-    detail: str = ""
-    advice: str = ""
-    frames: tuple[str, ...] = ()
-
-    @property
-    def message(self) -> str:
-        """For people: the root error first, which is what they see and search for."""
-        return "\n".join(line for line in (self.root, self.detail, self.advice, *self.frames) if line)
 
 
 class _Pattern(NamedTuple):
@@ -154,7 +134,15 @@ def diagnose(text: str, source: Source = "traceback") -> Failure | None:
 def classify(root: str) -> Failure:
     """Looks up kind and advice of a root error. A cause counts before a death, which may be its effect."""
     pattern = next((p for p in (*_CAUSES, *_DEATHS) if re.search(p.pattern, root)), None)
-    return Failure(pattern.kind, root, advice=pattern.advice) if pattern else Failure("transient", root)
+    if pattern is None:
+        return Failure("transient", first_line(root), cause=root)
+    return Failure(pattern.kind, first_line(root), advice=(pattern.advice,), cause=root)
+
+
+def first_line(root: str) -> str:
+    """What a sentence quotes of a root error."""
+    line = root.strip().partition("\n")[0].rstrip().removesuffix(".")
+    return line if len(line) <= _SENTENCE_CHARACTERS else f"{line[:_SENTENCE_CHARACTERS]} ..."
 
 
 def find_causes(exceptions: list[str]) -> list[str]:

@@ -12,14 +12,16 @@ import datetime as dt
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.metrics import prometheus
+from airflow_provider_raydatallm.processor.ray_runtime.driver import process_log
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
+from airflow_provider_raydatallm.processor.root_error import root_error
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError
 from airflow_provider_raydatallm.processor.store.versions import PROGRESS
@@ -29,7 +31,6 @@ logger = logging.getLogger(__name__)
 #: Seconds between two exports to Prometheus, below Ray's collection period of 10 s; exports per file write.
 _EXPORT_SECONDS = 5.0
 _EXPORTS_PER_WRITE = 2
-_MESSAGE_CHARACTERS = 2000
 
 ProgressCallback = Callable[[dict[str, Any]], None]
 
@@ -59,8 +60,9 @@ class ProgressReporter:
     ) -> None:
         self.close()
         if error is not None:
-            message = without_secrets(str(error) or type(error).__name__)[:_MESSAGE_CHARACTERS]
-            self._progress = {**self._progress, "step": "failed", "error": message}
+            failure = replace(root_error(error, process_log), counts=_counts(self._progress))
+            error.failure = failure  # type: ignore[attr-defined]  # for whoever reports it
+            self._progress = {**self._progress, "step": "failed", "failure": failure.to_json()}
             self._try(self._write)
 
     def report(
@@ -114,3 +116,9 @@ class ProgressReporter:
             if action.__name__ not in self._warned:
                 self._warned.add(action.__name__)
                 logger.warning("could not report progress: %s", e)
+
+
+def _counts(progress: Mapping[str, Any]) -> dict[str, int]:
+    """Of `Meter.progress`, in the words of a `Failure`."""
+    names = {"planned": "planned", "rows": "finished", "failed": "failed", "invalid_output": "invalid_output"}
+    return {name: progress[key] for key, name in names.items() if progress.get(key) is not None}

@@ -10,6 +10,7 @@ import time
 from types import FrameType
 from typing import Any
 
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import call_within
 
 #: Lines of a dead process's log that may hold its reason, and seconds for one request.
@@ -27,6 +28,8 @@ _connecting = threading.Lock()
 
 class StopRequested(BaseException):
     """The process received SIGTERM."""
+
+    failure = Failure("stopped", "the job was told to stop", advice=("Its finished rows are kept",))
 
 
 def stop_on_sigterm() -> None:

@@ -11,7 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from airflow_provider_raydatallm.contract.result.errors import Kind, SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Kind
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     UTILIZATION,

@@ -10,8 +10,8 @@ import signal
 from collections.abc import Sequence
 
 from airflow_provider_raydatallm.contract.log.marked_lines import MARK
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.failure_patterns import (
-    Failure,
     classify,
     diagnose,
     find_exceptions,

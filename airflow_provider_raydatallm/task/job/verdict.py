@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 from airflow_provider_raydatallm.contract.log.marked_lines import decode_line
-from airflow_provider_raydatallm.contract.result.failure_patterns import Failure
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.hooks.jobs_api import TERMINAL
 from airflow_provider_raydatallm.task.job.log_entries import clean, may_explain_failure
 
@@ -41,8 +41,11 @@ class Finished:
     started_at: float | None = None
 
 
-class Failed(Failure):
+@dataclass(frozen=True)
+class Failed:
     """The job reported an error."""
+
+    failure: Failure
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,7 @@ class JobWatch:
             if kind == "report" and value is not None:
                 self._outcome = Finished(value)
             elif kind == "error":
-                self._outcome = self._outcome or Failed(**_with_tuples(_cleaned(value)))
+                self._outcome = self._outcome or Failed(Failure.parse(value, clean))
             elif kind == "progress":
                 shown.append(value)
         return shown
@@ -122,6 +125,8 @@ class JobWatch:
 
     def decide(self, status: str | None, message: str = "") -> Verdict | Wait:
         """:param status: the job's status; None when the cluster does not know the job."""
+        if isinstance(self._outcome, Failed) and not self._outcome.failure.log:
+            return Failed(replace(self._outcome.failure, log=self.tail))
         if self._outcome is not None:
             return self._outcome
         if status is None or status in TERMINAL:
@@ -135,27 +140,17 @@ class JobWatch:
 
 def to_event(verdict: Verdict) -> dict[str, Any]:
     """Returns a verdict as JSON, which a trigger hands to its task."""
-    return {"verdict": type(verdict).__name__, **vars(verdict)}
+    values = {n: v.to_json() if isinstance(v, Failure) else v for n, v in vars(verdict).items()}
+    return {"verdict": type(verdict).__name__, **values}
 
 
 def from_event(event: dict[str, Any]) -> Verdict | None:
     """Returns None for what a triggerer of another version says, and this one cannot read."""
     kinds: dict[str, type[Verdict]] = {kind.__name__: kind for kind in get_args(Verdict)}
-    values = _with_tuples(event)
+    values: dict[str, Any] = {n: tuple(v) if isinstance(v, list) else v for n, v in event.items()}
+    if "failure" in values:
+        values["failure"] = Failure.parse(values["failure"])
     try:
         return kinds[values.pop("verdict")](**values)
     except (KeyError, TypeError):
         return None
-
-
-def _with_tuples(fields: dict[str, Any]) -> dict[str, Any]:
-    """JSON has lists where the verdicts have tuples."""
-    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-
-
-def _cleaned(error: dict[str, Any]) -> dict[str, Any]:
-    """An error's texts quote others: the engine's, the user's code's, the data's."""
-    return {
-        name: [clean(str(text)) for text in value] if isinstance(value, list) else clean(str(value))
-        for name, value in error.items()
-    }

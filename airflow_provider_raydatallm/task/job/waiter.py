@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields, replace
@@ -162,7 +161,6 @@ class _Waiter:
                     self._hook.reread()
                 else:
                     if not isinstance(verdict, Wait):
-                        self._show_cause(verdict)
                         return verdict
                 # Check short jobs often, and jobs of hours every now and then.
                 pause = min(self._ref.poll_interval, max(self._intervals.min_poll, (check_start - start) / 5))
@@ -244,14 +242,6 @@ class _Waiter:
 
     def _is_progress_due(self) -> bool:
         return time.monotonic() - self._last_progress >= self._intervals.progress
-
-    def _show_cause(self, verdict: Verdict) -> None:
-        """Shows the lines of Ray, vLLM and the user's code that may explain a failure."""
-        if isinstance(verdict, job_verdict.Failed) and self._ref.log == "brief" and self._watch.tail:
-            self._log.info("::group::The end of the Ray job's log")
-            for line in self._watch.tail:
-                self._log.log(logging.ERROR, "%s", line)
-            self._log.info("::endgroup::")
 
     def _take_progress(self, progress: dict[str, Any] | None) -> None:
         if progress is not None and progress.get("step") == "publish" and not self._is_publishing:

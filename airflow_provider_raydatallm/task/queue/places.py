@@ -14,13 +14,13 @@ from airflow.sdk.configuration import conf
 from airflow.sdk.exceptions import AirflowTaskTimeout
 
 from airflow_provider_raydatallm.contract.job.phase import BEHIND, PHASE, WAITING
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.exceptions import (
-    RayConnectionError,
-    RayConnectionNotFoundError,
     RayLLMInputError,
     RayLLMJobError,
     RayQueueTimeoutError,
-    RayUnreachableError,
+    error_of,
+    failure_of,
 )
 from airflow_provider_raydatallm.hooks.jobs_api import LiveJobs
 from airflow_provider_raydatallm.task.job.log_entries import clean
@@ -171,23 +171,15 @@ class QueueLog:
             self._last_warning = time.monotonic()
 
 
-#: What may end the waiting, and their kinds that a resumed task raises as they are.
+#: What may end the waiting.
 QUEUE_ERRORS = (AirflowTaskTimeout, RayLLMInputError, RayLLMJobError)
-_KINDS: tuple[type[BaseException], ...] = (
-    AirflowTaskTimeout,
-    RayConnectionError,
-    RayConnectionNotFoundError,
-    RayQueueTimeoutError,
-    RayUnreachableError,
-)
 
 
 def error_event(error: BaseException) -> dict[str, Any]:
     """Returns as JSON, which a trigger hands to its task, why it does not get its turn."""
-    return {"error": type(error).__name__, "message": clean(str(error))}
+    return {"failure": failure_of(error).to_json()}
 
 
 def raise_error_of(event: Mapping[str, Any]) -> None:
-    if "error" in event:
-        kinds = {kind.__name__: kind for kind in _KINDS}
-        raise kinds.get(event["error"], RayLLMJobError)(event["message"])
+    if "failure" in event:
+        raise error_of(Failure.parse(event["failure"], clean))

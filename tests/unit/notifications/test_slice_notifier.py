@@ -14,6 +14,7 @@ from airflow.sdk.api.datamodels._generated import TaskInstanceState
 from airflow.sdk.bases.xcom import BaseXCom
 from airflow.sdk.execution_time import task_runner
 
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.notifications import run_slices
 from airflow_provider_raydatallm.notifications.slice_notifier import SliceNotifier
@@ -109,12 +110,12 @@ def test_task_tells_of_its_own_slice(run: Run, monkeypatch: pytest.MonkeyPatch) 
     assert "Ray job: http://ray/ask" in first
 
 
-def test_failed_task_tells_the_class_of_its_error_and_never_its_text(run: Run) -> None:
+def test_failed_task_says_why_without_a_text_of_a_row_or_a_secret(run: Run) -> None:
     run.note("ask")
-    error = RayLLMInputError("row 7: Jane Doe owes 5; password=sesame")
+    error = RayLLMInputError(Failure("input", "row 7 is wrong, password=sesame", row_texts=("Jane Doe",)))
     SliceNotifier(Recorder, text="{{ slices.text }}{{ slices.html }}")(run.task(state="failed", error=error))
     [text] = Recorder.sent
-    assert "slice k failed\nRayLLMInputError. The DAG, the connection or the data is wrong" in text
+    assert "slice k failed\nrow 7 is wrong" in text
     assert "Jane" not in text
     assert "sesame" not in text
 
@@ -123,12 +124,13 @@ def test_killed_task_has_no_state_and_no_error_in_the_dag_processor(run: Run) ->
     run.note("ask")
     run.states = {"ask": "failed"}
     SliceNotifier(Recorder, text="{{ slices.text }}")(run.task(state=None))
-    assert "slice k failed\nThe task ended without an error of its own" in Recorder.sent[0]
+    assert "slice k failed\nThe task left no error of its own" in Recorder.sent[0]
 
 
 def test_task_that_failed_before_it_knew_its_slice_is_told_of(run: Run) -> None:
     SliceNotifier(Recorder, text="{{ slices.text }}")(run.task(state="failed", error=ValueError("x")))
-    assert Recorder.sent[0].startswith("d.ask: the slice failed\nValueError. The log says why\nTask: http")
+    assert Recorder.sent[0].startswith("d.ask: the slice failed\nValueError. Finished rows are kept: ")
+    assert "\nTask: http" in Recorder.sent[0]
 
 
 @pytest.mark.parametrize("is_known", [True, False])
@@ -277,7 +279,7 @@ def test_failed_task_is_named_when_airflow_cannot_be_asked(run: Run) -> None:
     run.error = ConnectionError("the API server is away")
     SliceNotifier(Recorder, text="{{ slices.text }}")(run.task(state="failed", error=ValueError("x")))
     [text] = Recorder.sent
-    assert text.startswith("d.ask: the slice failed\nValueError. The log says why\nTask: http")
+    assert text.startswith("d.ask: the slice failed\nValueError. Finished rows are kept: ")
     assert text.endswith("the slices' figures could not be read")
 
 

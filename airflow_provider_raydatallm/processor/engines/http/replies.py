@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from airflow_provider_raydatallm.contract.result.errors import Kind, SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Kind
 
 #: Error type of rows that the endpoint refuses.
 ROW_REFUSED = "RefusedByEndpoint"

@@ -25,9 +25,9 @@ def test_lines_after_the_first_are_indented() -> None:
 
 
 def test_texts_of_progress_end_no_line() -> None:
-    failed = {"step": "failed", "error": "a\nERROR b"}
+    failed = {"step": "failed", "failure": {"sentence": "a\nERROR b"}}
     waiting = {"waited_s": 1, "needs": {}, "free": {}, "ahead": ["x\nERROR y"]}
     for line in (waiting_text(waiting), *plan_lines({"plan": [("column\nx", "y\nz")]})):
         assert "\n" not in line
-    assert progress_text(failed) == "failed (a\n    ERROR b)"
+    assert progress_text(failed) == "failed (a ERROR b)"
     assert progress_text({"step": "a\nb"}) == "a\n    b"

@@ -13,4 +13,4 @@ def test_an_error_keeps_its_kind_and_fields_on_the_way_out_of_a_ray_task():
     error = pickle.loads(pickle.dumps(_CellError(4, "name")))
     assert type(error) is _CellError
     assert str(error) == "row 4, column name"
-    assert vars(error) == {"kind": "engine", "log": {"pid": 7}, "row": 4}
+    assert (error.kind, error.log, error.row) == ("engine", {"pid": 7}, 4)

@@ -8,7 +8,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowException
 
 from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
-from airflow_provider_raydatallm.contract.result.failure_patterns import Failure
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.exceptions import (
     BY_KIND,
     RayEngineDiedError,
@@ -59,8 +59,10 @@ def test_root_error_comes_first(name: str, error: type[AirflowException], root: 
 
 def test_lost_node_is_reported_with_its_reason() -> None:
     job = JOBS["node_died"]
-    message = explain_failure(job["status"], job["message"], []).message
-    assert "health check failed due to missing too many heartbeats\nThe cluster lost a node" in message
+    failure = explain_failure(job["status"], job["message"], [])
+    message = failure.message
+    assert "health check failed due to missing too many heartbeats" in message
+    assert failure.advice[0].startswith("The cluster lost a node")
     assert "class_name" not in message
 
 
@@ -72,8 +74,8 @@ def test_killed_driver_is_diagnosed_as_out_of_memory_whatever_its_log_says() -> 
         "FAILED", message, ["Traceback (most recent call last):", "ValueError: caught", "Killed"]
     )
     assert BY_KIND[failure.kind] is RayEngineDiedError
-    assert failure.root == "The driver was ended by SIGKILL (exit code 137)"
-    assert "ran out of memory" in failure.advice
+    assert failure.cause == "The driver was ended by SIGKILL (exit code 137)"
+    assert "ran out of memory" in failure.advice[0]
 
 
 @pytest.mark.parametrize(("line", "error"), [
@@ -94,11 +96,13 @@ def test_last_exception_of_a_driver_or_its_workers_decides_the_kind(
         "FAILED", message, [worker]
     )
     failure = explain_failure("FAILED", message, [line])
-    assert (BY_KIND[failure.kind], failure.root) == (error, line)
+    assert (BY_KIND[failure.kind], failure.cause) == (error, line)
 
 
 def test_stopped_and_unknown_jobs_are_reported_as_such() -> None:
     stopped = explain_failure("STOPPED", "Job was intentionally stopped.", [])
     assert BY_KIND[stopped.kind] is RayJobStoppedError
-    assert explain_failure(None, "", []) == Failure("transient", "The driver wrote no error")
+    assert explain_failure(None, "", []) == Failure(
+        "transient", "The driver wrote no error", cause="The driver wrote no error"
+    )
     assert BY_KIND[explain_failure("SUCCEEDED", "Job finished successfully.", []).kind] is RayLLMJobError

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, ExceptionRetryPolicy, RetryAction
-from airflow.sdk.exceptions import AirflowException, AirflowFailException
+from airflow.sdk.exceptions import AirflowFailException, AirflowTaskTimeout
 
 from airflow_provider_raydatallm import exceptions
-from airflow_provider_raydatallm.contract.result.errors import Kind
+from airflow_provider_raydatallm.contract.result.failure import FINAL, Failure, Kind
 from tests.support.paths import ROOT
 
 PAGE = ROOT / "docs" / "operator.md"
@@ -40,7 +40,7 @@ def policy() -> ExceptionRetryPolicy:
 def test_policy_of_the_docs_distinguishes_failures(
     policy: ExceptionRetryPolicy, kind: Kind, action: RetryAction, delay: dt.timedelta | None
 ) -> None:
-    decision = policy.evaluate(exceptions.BY_KIND[kind]("x"), try_number=1, max_tries=5)
+    decision = policy.evaluate(exceptions.error_of(Failure(kind, "x")), try_number=1, max_tries=5)
     assert (decision.action, decision.retry_delay) == (action, delay)
 
 
@@ -48,9 +48,18 @@ def test_every_kind_of_failure_is_retryable_or_not() -> None:
     assert set(exceptions.BY_KIND) == set(Kind.__args__)  # type: ignore[attr-defined]
     retryable = {k for k, e in exceptions.BY_KIND.items() if issubclass(e, exceptions.RayLLMJobError)}
     for kind, error in exceptions.BY_KIND.items():
-        assert issubclass(error, AirflowException)
-        assert issubclass(error, AirflowFailException) == (kind not in retryable)
-    assert retryable == {"queue", "gpu_memory", "engine", "stopped", "transient"}
+        assert issubclass(error, AirflowFailException) == (kind in FINAL)
+    assert retryable | {"timeout"} == set(Kind.__args__) - FINAL  # type: ignore[attr-defined]
+    assert exceptions.BY_KIND["timeout"] is AirflowTaskTimeout
+
+
+@pytest.mark.parametrize("kind", sorted(exceptions.BY_KIND))
+def test_the_exception_of_a_record_carries_it(kind: Kind) -> None:
+    failure = Failure(kind, "s", advice=("a",), cause="c")
+    error = exceptions.error_of(failure)
+    assert type(error) is exceptions.BY_KIND[kind]
+    assert exceptions.failure_of(error) is failure
+    assert str(error) == failure.message
 
 
 def test_docs_name_every_exception() -> None:

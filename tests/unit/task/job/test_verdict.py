@@ -6,6 +6,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.task.job.verdict import (
     ClusterUnreachable,
     EndedWithoutReport,
@@ -51,8 +52,8 @@ def test_foreign_or_damaged_line_is_not_a_report(line: str) -> None:
 
 
 def test_error_and_progress_are_read() -> None:
-    error = encode_line("error", NONCE, {"kind": "input", "root": "no column"})
-    assert watch_of(error).decide("FAILED") == Failed("input", "no column")
+    error = encode_line("error", NONCE, {"kind": "input", "sentence": "no column"})
+    assert watch_of(error).decide("FAILED") == Failed(Failure("input", "no column"))
     progress = {
         "step": "answer", "rows": 50, "planned": 200, "rows_per_s": 10.0, "tokens_per_s": 100.0,
         "eta_s": 15.0,
@@ -75,13 +76,13 @@ def test_plan_and_a_long_start_are_told() -> None:
 
 
 def test_texts_of_an_error_are_escaped() -> None:
-    error = {"kind": "input", "root": "\x1b[31mno::endgroup::", "frames": ["at a\rb"]}
+    error = {"kind": "input", "sentence": "\x1b[31mno::endgroup::", "frames": ["at a\rb"]}
     failed = watch_of(encode_line("error", NONCE, error)).decide("FAILED")
-    assert failed == Failed("input", "no: :endgroup::", frames=("at a\\rb",))
+    assert failed == Failed(Failure("input", "no: :endgroup::", frames=("at a\\rb",)))
 
 
 def test_a_report_outweighs_an_error_whichever_comes_first() -> None:
-    error = encode_line("error", NONCE, {"kind": "transient", "root": "storage is away"})
+    error = encode_line("error", NONCE, {"kind": "transient", "sentence": "storage is away"})
     for lines in ([error, REPORT], [REPORT, error]):
         assert watch_of(*lines).decide("FAILED") == Finished({"outcome": "published"})
 
@@ -111,7 +112,7 @@ def test_marked_line_has_a_maximum_size() -> None:
 
 
 @pytest.mark.parametrize("verdict", [
-    Finished({"outcome": "published"}), Failed("transient", "m", frames=("at a.py:1 in f: g()",)),
+    Finished({"outcome": "published"}), Failed(Failure("transient", "m", frames=("at a.py:1 in f: g()",))),
     EndedWithoutReport("ended", "m", ("a", "b")), TimedOut(), ClusterUnreachable("m", refused=True),
 ])  # fmt: skip
 def test_verdict_travels_as_json(verdict: Verdict) -> None:

@@ -15,6 +15,7 @@ import pytest
 from airflow_provider_raydatallm.contract.job.heartbeat import CONFIRMED
 from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
 from airflow_provider_raydatallm.contract.log.own_lines import format_lines
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.task.job.verdict import (
@@ -96,8 +97,8 @@ def test_plan_and_phases_are_told_in_their_order(cluster: FakeCluster) -> None:
     assert log.lines == ["planning the slice", *plan, "WARNING be careful", "starting the engine"]
 
 
-def test_failure_shows_the_lines_that_explain_it_and_no_others(cluster: FakeCluster) -> None:
-    error = encode_line("error", "n", {"kind": "transient", "root": "boom"})
+def test_failure_has_the_lines_that_explain_it_and_no_others(cluster: FakeCluster) -> None:
+    error = encode_line("error", "n", {"kind": "transient", "sentence": "boom"})
     cluster.log = [
         "INFO 11-24 13:17:22 [core.py:1] loading",
         OWN,
@@ -106,11 +107,9 @@ def test_failure_shows_the_lines_that_explain_it_and_no_others(cluster: FakeClus
         error,
     ]
     log = Log()
-    assert wait(log) == Failed("transient", "boom")
-    assert log.lines == [
-        "WARNING be careful", "::group::The end of the Ray job's log",
-        "ERROR Traceback (most recent call last):", "ERROR boom", "::endgroup::",
-    ]  # fmt: skip
+    tail = ("Traceback (most recent call last):", "boom")
+    assert wait(log) == Failed(Failure("transient", "boom", log=tail))
+    assert log.lines == ["WARNING be careful"]
 
 
 def test_stream_that_is_cut_continues_without_repeating_lines(cluster: FakeCluster) -> None:

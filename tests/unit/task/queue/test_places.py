@@ -337,7 +337,7 @@ def test_error_that_a_newer_triggerer_found_fails_the_task_and_is_retried() -> N
     with pytest.raises(RayQueueTimeoutError, match="late"):
         raise_error_of(error_event(RayQueueTimeoutError("late")))
     with pytest.raises(RayLLMJobError, match="of a later version"):
-        raise_error_of({"error": "SomethingNew", "message": "of a later version"})
+        raise_error_of({"failure": {"kind": "something new", "sentence": "of a later version"}})
 
 
 # --- A paused DAG ---

@@ -1,0 +1,197 @@
+"""The record of a failure: made where it is known, and shown alike by exception, log, page and command line.
+
+Its texts quote others: Ray, vLLM, the user's code, the data. So it is made safe once, here: each text is
+escaped and bounded, and what looks like a secret is masked.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, cast, get_args
+
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text
+from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
+
+Kind = Literal[
+    "input",  # an argument, a connection or the data is wrong
+    "model",  # missing, incomplete, or not permitted
+    "cluster",  # this cluster cannot run it
+    "connection",  # the connection is invalid, or the cluster refuses its token
+    "no_connection",  # Airflow knows none of this name now
+    "unreachable",  # the cluster, or Airflow's own servers, do not answer
+    "queue",  # no room in time
+    "gpu_memory",
+    "engine",  # a process or a node of the job died
+    "stopped",  # by a person, its task, a signal, or because no task waited
+    "timeout",  # the task's execution_timeout has passed
+    "transient",  # anything else
+]
+#: Kinds after which no retry can succeed.
+FINAL: frozenset[Kind] = frozenset({"input", "model", "cluster", "connection"})
+
+#: Most characters of a text, by field, and most texts.
+_CHARACTERS = {"sentence": 2000, "advice": 1000, "cause": 4000, "row_texts": 1000, "log": 1000, "frames": 600}
+_TEXTS = {"advice": 8, "row_texts": 8, "log": 40, "frames": 2}
+_PLACE_CHARACTERS = 1000
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a failure happened, as far as it is known.
+
+    :param row: its number in the file, from 0.
+    :param worker: the engine's.
+    """
+
+    file: str | None = None
+    column: str | None = None
+    row: int | None = None
+    worker: str | None = None
+    node: str | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """
+    :param kind: decides whether a retry can help (`FINAL`).
+    :param sentence: what is wrong, with the value, without a full stop. Never a text of a row.
+    :param advice: what to do about it: sentences without a full stop.
+    :param cause: the root error, in the words of who raised it.
+    :param row_texts: what rows or answers hold, where that shows what is wrong: a setting may hide them.
+    :param counts: rows at that moment, such as `planned`, `finished`, `failed`.
+    :param log: last lines of the job's log, or the process's, that may say more.
+    :param frames: last lines of the user's own code on the way to the root error.
+    """
+
+    kind: Kind
+    sentence: str
+    advice: tuple[str, ...] = ()
+    place: Place = Place()
+    cause: str = ""
+    row_texts: tuple[str, ...] = ()
+    counts: Mapping[str, int] = field(default_factory=dict)
+    log: tuple[str, ...] = ()
+    frames: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        for name, characters in _CHARACTERS.items():
+            value: str | Sequence[str] = getattr(self, name)
+            if isinstance(value, str):
+                lines = name == "cause"
+                safe: Any = _safe(value, characters, lines=lines)
+            else:
+                last = value[-_TEXTS[name] :] if name in ("log", "frames") else value[: _TEXTS[name]]
+                safe = tuple(_safe(text, characters) for text in last if text)
+            object.__setattr__(self, name, safe)
+
+    @property
+    def can_retry(self) -> bool:
+        return self.kind not in FINAL
+
+    @property
+    def headline(self) -> str:
+        """The sentence, with the rows' texts."""
+        return ": ".join(filter(None, [self.sentence, ", ".join(self.row_texts)]))
+
+    @property
+    def text(self) -> str:
+        """The headline and what to do, in one line."""
+        return ". ".join([self.headline, *self.advice])
+
+    @property
+    def message(self) -> str:
+        """For people, in lines: the text, the root error where it says more, and the user's own code."""
+        cause = "" if self.cause in self.sentence else self.cause
+        return "\n".join(filter(None, [self.text, cause, *self.frames]))
+
+    @property
+    def is_of_others(self) -> bool:
+        """Whether the sentence is in the words of others, who may quote a row."""
+        return bool(self.cause) and self.cause.startswith(self.sentence.removesuffix(" ..."))
+
+    def without_row_texts(self) -> Failure:
+        """Returns it without what may quote a row: for messages and for other systems."""
+        sentence = self.cause.partition(":")[0] if self.is_of_others else self.sentence
+        return replace(self, sentence=sentence, cause="", row_texts=(), log=(), frames=())
+
+    def about(self, subject: str) -> Failure:
+        """Returns it with a subject before the sentence, such as a file's name."""
+        return replace(self, sentence=f"{subject}: {self.sentence}")
+
+    def to_json(self, most_bytes: int | None = None) -> dict[str, Any]:
+        """Returns what JSON can hold, without empty fields.
+
+        :param most_bytes: of its JSON in ASCII; what says least is left out first.
+        """
+        failure = self
+        while True:
+            value = {n: v for n, v in asdict(failure).items() if v not in ("", (), {})}
+            value["place"] = {name: at for name, at in value["place"].items() if at is not None}
+            if not value["place"]:
+                del value["place"]
+            if most_bytes is None or len(json.dumps(value)) <= most_bytes:
+                return value
+            failure = failure._shorter()
+
+    def _shorter(self) -> Failure:
+        """Without the oldest half of the log, then with half of its longest text."""
+        if self.log:
+            return replace(self, log=self.log[len(self.log) // 2 + 1 :])
+        name = max(_CHARACTERS, key=lambda name: len("".join(getattr(self, name))))
+        value = getattr(self, name)
+        half: Any = value[: len(value) // 2] if isinstance(value, str) or len(value) > 1 else ()
+        return replace(self, **{name: half})
+
+    @classmethod
+    def parse(cls, value: Any, clean: Callable[[str], str] = str) -> Failure:
+        """Reads what `to_json` returned, maybe of another version: fields that this one does not know are
+        left out, and a kind that it does not know is `transient`.
+
+        :param clean: applied to each text.
+        """
+        known = value if isinstance(value, Mapping) else {}
+        texts = {
+            name: tuple(clean(str(text)) for text in given)
+            for name in _TEXTS
+            if isinstance(given := known.get(name), list | tuple)
+        }
+        place, counts = known.get("place"), known.get("counts")
+        kind, sentence = known.get("kind"), known.get("sentence")
+        return cls(
+            kind=cast("Kind", kind) if kind in get_args(Kind) else "transient",
+            sentence=clean(sentence) if isinstance(sentence, str) else _UNREADABLE,
+            cause=clean(str(known.get("cause") or "")),
+            place=Place(**dict(_known_places(place, clean))) if isinstance(place, Mapping) else Place(),
+            counts=dict(_whole_numbers(counts)) if isinstance(counts, Mapping) else {},
+            **texts,
+        )
+
+
+_UNREADABLE = "another version of the provider wrote the error, and this one cannot read it"
+
+
+def _known_places(place: Mapping[str, Any], clean: Callable[[str], str]) -> Iterator[tuple[str, Any]]:
+    for at in fields(Place):
+        value = place.get(at.name)
+        if at.name == "row" and isinstance(value, int):
+            yield at.name, value
+        elif at.name != "row" and isinstance(value, str):
+            yield at.name, clean(value)[:_PLACE_CHARACTERS]
+
+
+def _whole_numbers(counts: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    for name, count in counts.items():
+        if isinstance(count, int) and not isinstance(count, bool):
+            yield name, count
+
+
+def _safe(text: str, characters: int, *, lines: bool = False) -> str:
+    """
+    :param lines: whether it may have several.
+    """
+    text = text[: 4 * characters].encode(errors="replace").decode()  # also half a character
+    parts = text.splitlines() if lines else [" ".join(filter(None, map(str.strip, text.splitlines())))]
+    safe = "\n".join(without_secrets(plain_text(part)) for part in parts).strip()
+    return safe if len(safe) <= characters else f"{safe[: characters - 4]} ..."

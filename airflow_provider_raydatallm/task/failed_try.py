@@ -1,0 +1,65 @@
+"""What is left of a try that failed: its record beside the task instance, and the last line of its log."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.exceptions import failure_of, with_failure
+from airflow_provider_raydatallm.task import own_xcom
+from airflow_provider_raydatallm.task.job.log_entries import clean
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: Key of the XCom that holds the record. The next try removes it, as Airflow does with all.
+FAILURE_KEY = "ray_llm_failure"
+#: Of its JSON.
+_BYTES = 16_384
+
+
+def record_failure(context: Context, error: BaseException, log: Any) -> Failure:
+    """Keeps the record of what ends a try, and shows it: what it is worth last.
+
+    No failure here fails the task in another way.
+    """
+    failure = failure_of(error)
+    with_failure(error, failure)
+    try:
+        own_xcom.push(context["ti"], FAILURE_KEY, failure.to_json(_BYTES))
+    except Exception as e:
+        log.warning("Airflow keeps no record of why this try failed: %s", e)
+    log.debug("Where the task failed", exc_info=error)
+    if failure.log:
+        log.info("::group::The end of the Ray job's log")
+        for line in failure.log:
+            log.error("%s", clean(line))
+        log.info("::endgroup::")
+    if counts := ", ".join(f"{name} {count:,}" for name, count in failure.counts.items()):
+        log.info("Rows when it failed: %s", counts.replace("_", " "))
+    _show(failure, log)
+    return failure
+
+
+def show_last(task: Any, failure: Failure, log: Any) -> None:
+    """Has Airflow show the failure once more, below its own traceback, when all else has been logged."""
+    for name in ("on_failure_callback", "on_retry_callback"):
+        callbacks = getattr(task, name) or ()
+        callbacks = [callbacks] if callable(callbacks) else list(callbacks)
+        setattr(task, name, [*callbacks, _shows_last(failure, log)])
+
+
+def _shows_last(failure: Failure, log: Any) -> Callable[[Any], None]:
+    def show(context: Any) -> None:
+        log.info("::endgroup::")  # Airflow folds what follows a try's end
+        _show(failure, log)
+
+    return show
+
+
+def _show(failure: Failure, log: Any) -> None:
+    for line in failure.message.split("\n")[1:]:
+        log.info("%s", clean(line))
+    log.log(logging.ERROR, "%s", clean(failure.text))

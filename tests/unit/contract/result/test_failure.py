@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import json
+import pickle
+from typing import Any
+
+import pytest
+
+from airflow_provider_raydatallm.contract.log.marked_lines import MAX_BYTES, encode_line
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import FINAL, Failure, Place
+
+WHOLE = Failure(
+    "input",
+    "column 'age' of a.csv is no whole number",
+    advice=("Set source.column_types", "Or leave the file out"),
+    place=Place(file="a.csv", column="age", row=7, worker="2", node="n1"),
+    cause="ArrowInvalid: Could not convert",
+    row_texts=("'young'",),
+    counts={"planned": 9, "finished": 4, "failed": 1},
+    log=("first", "last"),
+    frames=("at a.py:1 in f: g()",),
+)
+
+
+def test_a_record_comes_back_from_json_and_from_pickle_as_it_was() -> None:
+    assert Failure.parse(json.loads(json.dumps(WHOLE.to_json()))) == WHOLE
+    assert pickle.loads(pickle.dumps(WHOLE)) == WHOLE
+    assert pickle.loads(pickle.dumps(SliceError.of(WHOLE))).failure == WHOLE
+
+
+def test_message_has_the_sentence_first_then_what_to_do_then_what_led_to_it() -> None:
+    assert WHOLE.message.splitlines() == [
+        "column 'age' of a.csv is no whole number: 'young'. Set source.column_types. Or leave the file out",
+        "ArrowInvalid: Could not convert",
+        "at a.py:1 in f: g()",
+    ]
+
+
+@pytest.mark.parametrize("text", ["x" * 90_000, "ä\u2028" * 40_000, "\ud800" * 9_000])
+def test_any_record_fits_a_marked_line(text: str) -> None:
+    """The sentence goes last."""
+    large = Failure(
+        "engine", f"it died: {text}", advice=(text,) * 20, cause=f"{text}\n{text}", row_texts=(text,) * 20,
+        log=(text,) * 99, frames=(text,) * 9,
+    )  # fmt: skip
+    value = large.to_json(MAX_BYTES)
+    encode_line("error", "nonce", value)
+    assert Failure.parse(value).sentence.startswith("it died: ")
+    small = large.to_json(600)
+    assert len(json.dumps(small)) <= 600
+    assert small["sentence"].startswith("it died: ")
+    assert "log" not in small
+
+
+def test_the_end_of_a_log_says_more_than_its_beginning() -> None:
+    log = tuple(f"line {i}" for i in range(100))
+    kept = Failure("engine", "it died", log=log).log
+    assert kept == log[-40:]
+    assert Failure.parse(Failure("engine", "it died", log=log).to_json(400)).log[-1] == "line 99"
+
+
+def test_secrets_and_what_a_terminal_would_obey_are_in_no_text() -> None:
+    bad = "a\x1b[31mb\x00 password=hunter22secret\nsecond"
+    failure = Failure(
+        "input", bad, advice=(bad,), cause=bad, row_texts=(bad,), log=(bad,), frames=(bad,),
+        place=Place(file="a.csv"),
+    )  # fmt: skip
+    for text in (json.dumps(failure.to_json()), failure.message):
+        assert "hunter22" not in text
+        assert "\x1b" not in text
+        assert "\x00" not in text
+    assert "\n" not in failure.sentence
+    assert failure.cause.splitlines()[1] == "second"
+
+
+@pytest.mark.parametrize("value", [
+    None, 7, "text", [], {}, {"kind": ["x"]}, {"sentence": None, "advice": 7, "place": [], "counts": "x"},
+    {"kind": "of a later version", "sentence": {"new": 1}, "log": "x", "place": {"row": "7", "file": 7}},
+    {"kind": "engine", "counts": {"planned": True, "rows": 1.5, 7: "x"}, "new": "field"},
+])  # fmt: skip
+def test_what_another_version_wrote_is_a_record_too(value: Any) -> None:
+    failure = Failure.parse(value)
+    assert failure.sentence
+    assert failure.place == Place()
+    assert failure.can_retry
+    assert json.loads(json.dumps(failure.to_json())) == failure.to_json()
+
+
+def test_for_other_systems_no_text_may_quote_a_row() -> None:
+    without = WHOLE.without_row_texts()
+    assert (without.sentence, without.advice, without.place) == (WHOLE.sentence, WHOLE.advice, WHOLE.place)
+    assert "young" not in json.dumps(without.to_json())
+    of_others = Failure("transient", "KeyError: 'the row'", cause="KeyError: 'the row'\nmore")
+    assert of_others.without_row_texts().text == "KeyError"
+
+
+def test_what_no_retry_can_fix() -> None:
+    assert {"input", "model", "cluster", "connection"} == FINAL
+    assert not WHOLE.can_retry

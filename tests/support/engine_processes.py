@@ -15,13 +15,10 @@ from tests.support.waiting import wait_for
 
 
 def engine_processes(actor: str = "CountingWorker") -> list[psutil.Process]:
-    """EngineCore of the engines that an actor of this name started."""
-    return [
-        p
-        for p in psutil.process_iter(["name"])
-        if (p.info["name"] or "").startswith("VLLM::EngineCor")
-        and any(actor in parent.name() for parent in p.parents())
-    ]
+    """EngineCore of the engines that an actor of this name started, on the head of `ray_default`: tests
+    beside this one have heads of their own."""
+    engines = _processes(Path(os.environ["AIRFLOW_RAY_LLM_LOCAL_DIR"]), "VLLM::EngineCor")
+    return [p for p in engines if any(actor in parent.name() for parent in p.parents())]
 
 
 def assert_pauses(engine: psutil.Process) -> None:

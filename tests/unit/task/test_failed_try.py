@@ -1,0 +1,145 @@
+"""What a failed try leaves: its record in Airflow's database, and the sentence as its log's last line."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from typing import Any
+
+import pytest
+from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferralError
+from jinja2 import UndefinedError
+
+from airflow_provider_raydatallm.contract.result.failure import Failure, Place
+from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMInputError, failure_of
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY, record_failure, show_last
+from airflow_provider_raydatallm.task.job.record import DeferredJob, JobRecord
+from airflow_provider_raydatallm.task.job.verdict import Failed, to_event
+from airflow_provider_raydatallm.task.job.waiter import JobRef
+from tests.support.context import context_of
+from tests.unit.operators.test_ray_llm_batch import operator, spec_of
+
+DIED = Failure(
+    "engine", "the engine died 3 times", advice=("Use nodes with more memory",), cause="OOM\nkilled",
+    place=Place(node="n1"), counts={"planned": 9, "finished": 4}, log=("a line", "::endgroup::"),
+)  # fmt: skip
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[tuple[int, str]] = []
+
+    def log(self, level: int, message: str, *args: Any) -> None:
+        self.lines.append((level, message % args))
+
+    def debug(self, message: str, *args: Any, exc_info: BaseException | None = None) -> None:
+        text = "".join(traceback.format_exception(exc_info)) if exc_info is not None else ""
+        self.log(logging.DEBUG, f"{message}\n{text}")
+
+    def info(self, message: str, *args: Any) -> None:
+        self.log(logging.INFO, message, *args)
+
+    def warning(self, message: str, *args: Any) -> None:
+        self.log(logging.WARNING, message, *args)
+
+    def error(self, message: str, *args: Any) -> None:
+        self.log(logging.ERROR, message, *args)
+
+
+@pytest.fixture(autouse=True)
+def ray_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
+
+
+def kept(context: Any) -> Failure:
+    return Failure.parse(context["ti"].xcoms[FAILURE_KEY])
+
+
+def test_the_sentence_is_the_last_line_outside_of_all_folds_and_frames_are_for_debugging() -> None:
+    task, log = operator(), Log()
+    try:
+        raise RayEngineDiedError(DIED)
+    except RayEngineDiedError as e:
+        failure = record_failure(context_of(task), e, log)
+    shown = [text for level, text in log.lines if level >= logging.INFO]
+    assert shown == [
+        "::group::The end of the Ray job's log", "a line", ": :endgroup::", "::endgroup::",
+        "Rows when it failed: planned 9, finished 4", "OOM", "killed",
+        "the engine died 3 times. Use nodes with more memory",
+    ]  # fmt: skip
+    [debug] = [text for level, text in log.lines if level == logging.DEBUG]
+    assert "test_failed_try.py" in debug
+    # Airflow opens a fold below its own traceback, and calls the callbacks there.
+    task.on_failure_callback = ran = [lambda context: log.info("the user's own")]  # type: ignore[list-item]
+    show_last(task, failure, log)
+    log.lines.clear()
+    for callback in task.on_failure_callback:
+        callback({})  # type: ignore[arg-type]
+    assert len(ran) == 1
+    assert [text for _, text in log.lines] == [
+        "the user's own", "::endgroup::", "OOM", "killed",
+        "the engine died 3 times. Use nodes with more memory",
+    ]  # fmt: skip
+    assert log.lines[-1][0] == logging.ERROR
+
+
+def test_run_that_fails_before_its_slice_has_a_record() -> None:
+    task = operator(prompt="{{ gone.away }}", slice_key="k")
+    context = context_of(task)
+    task.render_template_fields(context)
+    with pytest.raises(UndefinedError) as raised:
+        task.execute(context)
+    assert kept(context).sentence == "UndefinedError: 'gone' is undefined"
+    assert failure_of(raised.value) == kept(context)
+
+
+def test_error_of_the_provider_reaches_airflow_without_the_frames_that_led_to_it() -> None:
+    task = operator()
+    context = context_of(task)
+    with pytest.raises(RayLLMInputError, match="no slice key") as raised:
+        task.execute(context)
+    assert kept(context).kind == "input"
+    files = [frame.filename for frame in traceback.extract_tb(raised.value.__traceback__)]
+    assert len([file for file in files if "airflow_provider_raydatallm" in file]) <= 2
+    assert raised.value.__suppress_context__
+
+
+def deferred(task: RayLLMBatchOperator) -> dict[str, Any]:
+    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, submission_id="j", nonce="n")
+    record = JobRecord("submitted", "ray_default", "j", "n", "h", "f", 1)
+    return DeferredJob(ref, spec_of(task), record).to_kwargs()
+
+
+def test_record_of_the_job_comes_whole_through_the_triggerer() -> None:
+    task = operator(slice_key="k")
+    context = context_of(task)
+    with pytest.raises(RayEngineDiedError) as raised:
+        task.resume_execution(
+            "execute_complete", {"event": to_event(Failed(DIED)), **deferred(task)}, context
+        )
+    assert (raised.value.failure, kept(context)) == (DIED, DIED)
+
+
+@pytest.mark.parametrize(("method", "kwargs", "error"), [
+    ("__fail__", {"error": "Trigger failure", "traceback": ["boom"]}, TaskDeferralError),
+    ("execute_complete", {"event": {"verdict": "TimedOut"}}, AirflowTaskTimeout),
+])  # fmt: skip
+def test_airflows_own_errors_carry_one_too(
+    method: str, kwargs: dict[str, Any], error: type[BaseException]
+) -> None:
+    task = operator(slice_key="k")
+    context = context_of(task)
+    given = kwargs if method == "__fail__" else {**kwargs, **deferred(task)}
+    with pytest.raises(error) as raised:
+        task.resume_execution(method, given, context)
+    assert failure_of(raised.value) == kept(context)
+    assert kept(context).kind == ("timeout" if error is AirflowTaskTimeout else "transient")
+
+
+def test_failure_is_shown_also_where_airflow_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, context = Log(), context_of(operator())
+    context["ti"].xcoms = None  # the API server is away
+    record_failure(context, ValueError("the row"), log)
+    assert [text for level, text in log.lines if level >= logging.WARNING][-1] == "ValueError: the row"
+    assert len([1 for level, _ in log.lines if level == logging.WARNING]) == 1

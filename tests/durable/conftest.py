@@ -144,3 +144,4 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     if found is not None and found.lines:
         terminalreporter.section("what became of slices")
         terminalreporter.line(table_of(found.lines))
+        terminalreporter.line(f"{found.recorded} exceptions reached Airflow, each with its record")

@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.local_ray.folder import FOLDER_VARIABLE
 from tests.durable.conftest import HUB_TOKEN, WAREHOUSE_PASSWORD
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, Task, wait_for
+from tests.support.outcomes import assert_recorded
 from tests.support.s3 import moto_server
 from tests.support.scene import DAY, Scene
 from tests.support.tables import Table
@@ -112,6 +113,7 @@ def test_run_chooses_what_the_dag_declares_and_nothing_else(scene: Scene) -> Non
 def assert_refused(scene: Scene, task: Task, text: str) -> None:
     assert scene.airflow.api.finish(task) == "failed"
     scene.airflow.api.wait_logged(task, text)
+    assert assert_recorded(scene.airflow.api, task)
     assert scene.airflow.api.get(task)["try_number"] == 1
     assert not scene.cluster.jobs(run_id=task.run_id)
 

@@ -7,13 +7,17 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import astuple, dataclass, fields
 
+from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY
 from tests.support.airflow_processes import Airflow
-from tests.support.airflow_rest import LIMIT, Task
+from tests.support.airflow_rest import LIMIT, RestApi, Task, wait_for
 from tests.support.ray_door import Cluster
 from tests.support.tables import Table
 
 #: Seconds that a job whose report is out may take to end.
 _ENDING = 120.0
+#: What Airflow logs of a try that raised.
+_RAISED = "Task failed with exception"
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class Outcomes:
         self._airflow, self._cluster = airflow, cluster
         self._counted: set[str] = set()
         self.lines: list[Line] = []
+        #: Failures that reached Airflow, each with its record.
+        self.recorded = 0
 
     def see(
         self, event: str, mode: str, tasks: Task | Iterable[Task], table: Table, *slices: str,
@@ -51,6 +57,9 @@ class Outcomes:
         """
         tasks = [tasks] if isinstance(tasks, Task) else list(tasks)
         states = [self._airflow.api.finish(task, timeout) for task in tasks]
+        for task, state in zip(tasks, states, strict=True):
+            if state == "failed":
+                self.recorded += assert_recorded(self._airflow.api, task)
         pushed = [(self._airflow.api.xcom(task) or {}).get("outcome", "-") for task in tasks]
         working = set(table.working_jobs(*slices)) - self._counted
         self._counted |= working
@@ -69,6 +78,26 @@ class Outcomes:
                 break
             time.sleep(0.3)
         return left
+
+
+def assert_recorded(api: RestApi, task: Task) -> bool:
+    """Asserts that an exception of the last try left its record, and that its sentence ends the log.
+
+    Returns False for a task that was killed, or marked by a person.
+    """
+    failure = api.xcom(task, FAILURE_KEY)
+    log = api.log(task).rpartition("--- try ")[2]
+    if _RAISED not in log:
+        return False
+    assert failure is not None, log
+    text = Failure.parse(failure).text
+
+    def last_line() -> bool | None:
+        lines = [line for line in api.log(task).splitlines() if line and "::endgroup::" not in line]
+        return text in lines[-1] or None
+
+    wait_for(last_line, LIMIT, f"the log to end with {text!r}", lambda: api.log(task)[-3000:])
+    return True
 
 
 def _rows(table: Table, key: str) -> str:

@@ -17,6 +17,7 @@ from urllib.parse import quote, unquote
 
 from airflow_provider_raydatallm.contract.addresses import canonical
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 
 METADATA, QUARANTINE, TRIAL = ".ray_llm", ".quarantine", ".trial"
 #: Stands for a slice's key in an address.
@@ -108,9 +109,10 @@ def check_folders_above(table: str, columns: Iterable[str]) -> None:
         if separator and column is not None:
             raise SliceError(
                 f"the slice publishes a column {column!r}, and its table {table} lies below the folder "
-                f"{folder!r}: many readers would show the folder's value in that column. Choose another "
-                f"output_path, rename the column, or leave it out with columns=",
+                f"{folder!r}: many readers would show the folder's value in that column",
                 kind="input",
+                advice="Choose another output_path, rename the column, or leave it out with columns=",
+                place=Place(column=column),
             )
 
 

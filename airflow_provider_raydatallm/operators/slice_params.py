@@ -77,7 +77,7 @@ def slices_asked(params: Mapping[str, Any]) -> list[str]:
     first, last = params.get("slice"), params.get("last_slice")
     if not first:
         raise RayLLMInputError(
-            "the Param 'slice' is empty: trigger the DAG with its first day, as 2026-01-31"
+            "the Param 'slice' is empty", advice="Trigger the DAG with its first day, as 2026-01-31"
         )
     try:
         begin, end = date.fromisoformat(first), date.fromisoformat(last or first)

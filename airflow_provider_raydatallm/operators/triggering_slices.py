@@ -50,7 +50,8 @@ def slices_of(events: Iterable[Any]) -> list[str]:
             log.warning("An event of asset %r at %s names no slice", event.asset.name, event.timestamp)
     if not keys and not is_trial:
         raise RayLLMInputError(
-            "none of the events that started this run names a slice. Schedule the DAG by an asset in a slice "
-            'task\'s outlets; an event that a person creates needs the extra {"slice_key": "2026-01-31"}'
+            "none of the events that started this run names a slice",
+            advice="Schedule the DAG by an asset in a slice task's outlets; an event that a person creates "
+            'needs the extra {"slice_key": "2026-01-31"}',
         )
     return list(keys)

@@ -26,9 +26,8 @@ if TYPE_CHECKING:
 SESSION_SECONDS = 12 * 3600
 ROLE_SESSION_SECONDS = 3600
 
-_USE_NODE_IDENTITY = (
-    "give the cluster's nodes an identity of their own that may use the storage, and leave "
-    "storage_conn_id out"
+_NODE_IDENTITY = (
+    "the cluster's nodes an identity of their own that may use the storage, and leave storage_conn_id out"
 )
 _USE_STATIC_KEYS = "if the store has no STS, allow_static_credentials=True sends the keys as they are"
 _NAME_STS = "name its STS in service_config.sts.endpoint_url"
@@ -61,7 +60,8 @@ class AwsSettings:
         if connection.conn_type not in ("aws", "s3"):
             raise RayLLMInputError(
                 f"storage_conn_id: {label} is of type {connection.conn_type!r}, and only credentials of AWS "
-                f"connections ('aws', also for S3-compatible stores) can be used: {_USE_NODE_IDENTITY}"
+                "connections ('aws', also for S3-compatible stores) can be used",
+                advice=f"Give {_NODE_IDENTITY}",
             )
         extra = connection.extra_dejson
         if not isinstance(extra, dict):
@@ -72,8 +72,8 @@ class AwsSettings:
         method = extra.get("assume_role_method") or "assume_role"
         if self.role_arn and method != "assume_role":
             raise RayLLMInputError(
-                f"storage_conn_id: {label} assumes its role by {method!r}, which is not supported: use the "
-                f"method 'assume_role', or {_USE_NODE_IDENTITY}"
+                f"storage_conn_id: {label} assumes its role by {method!r}, which is not supported",
+                advice=f"Use the method 'assume_role', or give {_NODE_IDENTITY}",
             )
         self.role_arguments = _get_object(label, extra, "assume_role_kwargs")
         self.keys = _get_keys(label, connection, extra)
@@ -132,18 +132,20 @@ def _get_credentials(
         from botocore.exceptions import BotoCoreError  # type: ignore[import-untyped]
     except ImportError as e:
         raise RayLLMInputError(
-            f"storage_conn_id: {settings.label} needs botocore on the Airflow workers ({e}): install "
-            "airflow-provider-raydatallm[s3] there"
+            f"storage_conn_id: {settings.label} needs botocore on the Airflow workers ({e})",
+            advice="Install airflow-provider-raydatallm[s3] there",
         ) from e
     try:
         session = botocore.session.Session(profile=settings.profile)
         keys = settings.keys or _find_worker_credentials(session)
     except BotoCoreError as e:
-        raise RayLLMInputError(f"storage_conn_id: {settings.label}: {e}. Fix its credentials") from e
+        sentence = f"storage_conn_id: {settings.label}: {e}"
+        raise RayLLMInputError(sentence, advice="Fix its credentials") from e
     if keys is None:
         raise RayLLMInputError(
-            f"storage_conn_id: {settings.label} holds no keys, and the Airflow worker has none of its own: "
-            f"put an access key into its login and the secret into its password, or {_USE_NODE_IDENTITY}"
+            f"storage_conn_id: {settings.label} holds no keys, and the Airflow worker has none of its own",
+            advice="Put an access key into its login and the secret into its password, or "
+            f"give {_NODE_IDENTITY}",
         )
     if settings.role_arn:
         arguments = {
@@ -214,8 +216,9 @@ def _call_sts(
             fix = _NAME_STS
     except (exceptions.ConnectionError, exceptions.HTTPClientError) as e:
         raise RayLLMJobError(
-            f"storage_conn_id: STS ({address}) cannot be reached for {settings.label}: {e}. Make it "
-            f"reachable from the Airflow workers, or name another in service_config.sts.endpoint_url{hint}"
+            f"storage_conn_id: STS ({address}) cannot be reached for {settings.label}: {e}",
+            advice="Make it reachable from the Airflow workers, or name another in "
+            f"service_config.sts.endpoint_url{hint}",
         ) from e
     except (ResponseParserError, KeyError) as e:
         # The server is not an STS; the error quotes its response after the first line.
@@ -225,7 +228,8 @@ def _call_sts(
         reason, fix = str(e), "fix its extra"
     raise RayLLMInputError(
         f"storage_conn_id: STS ({address}) gives no session for {settings.label}: "
-        f"{' '.join(reason.split())[:500]}. To get one, {fix}{hint}"
+        f"{' '.join(reason.split())[:500]}",
+        advice=f"To get one, {fix}{hint}",
     )
 
 
@@ -247,7 +251,9 @@ def _get_keys(label: str, connection: Connection, extra: Mapping[str, Any]) -> C
         return None
     if key is None or secret is None:
         missing = "access key (login)" if key is None else "secret key (password)"
-        raise RayLLMInputError(f"storage_conn_id: {label} has no {missing}: set both keys, or neither")
+        raise RayLLMInputError(
+            f"storage_conn_id: {label} has no {missing}", advice="Set both keys, or neither"
+        )
     return Credentials.masked(key, secret, token)
 
 

@@ -77,8 +77,8 @@ def check_size(total_bytes: int, source: str) -> None:
     """:raises RayLLMInputError: when a package's files are over 100 MiB."""
     if total_bytes > MAX_PACKAGE_BYTES:
         raise RayLLMInputError(
-            f"{source} holds more than {MAX_PACKAGE_BYTES >> 20} MiB of files: name only the package that "
-            "the functions need in code_paths"
+            f"{source} holds more than {MAX_PACKAGE_BYTES >> 20} MiB of files",
+            advice="Name only the package that the functions need in code_paths",
         )
 
 
@@ -115,7 +115,8 @@ def _check_link(path: Path, root: Path, above: tuple[Path, ...]) -> None:
         where = "to a folder that it is in" if target in above else f"to {str(target)!r}, which is not sent"
         raise RayLLMInputError(
             f"code_paths: {str(path)!r} is a link in a package that is sent to the cluster, and leads "
-            f"{where}: put the file itself there, or name what is needed in code_paths"
+            f"{where}",
+            advice="Put the file itself there, or name what is needed in code_paths",
         )
 
 
@@ -137,7 +138,10 @@ def _check_not_named(root: Path, secrets: set[str], files: Mapping[str, bytes]) 
         if name.endswith(".py") and (match := named.search(data)):
             raise RayLLMInputError(
                 f"code_paths: {name!r} of {str(root)!r} names {os.fsdecode(match[1])!r}, which looks like a "
-                "secret and is not sent to the cluster, where each holder of its token could read it. Give "
-                "what it holds by a connection (model_conn_id, storage_conn_id) or by the cluster's nodes. "
-                "If it is no secret, rename it"
+                "secret and is not sent to the cluster, where each holder of its token could read it",
+                advice=(
+                    "Give what it holds by a connection (model_conn_id, storage_conn_id) or by the cluster's "
+                    "nodes",
+                    "If it is no secret, rename it",
+                ),
             )

@@ -64,7 +64,8 @@ def check_python(packages: Iterable[Package], cluster_python: str | None) -> Non
     :raises RayLLMInputError: when the cluster cannot run a package's compiled code."""
     for package in packages:
         if cluster_python is not None and package.python not in ("", cluster_python):
-            raise RayLLMInputError(describe_python_mismatch(package.python, cluster_python))
+            sentence, advice = describe_python_mismatch(package.python, cluster_python)
+            raise RayLLMInputError(sentence, advice=advice)
 
 
 def user_packages(
@@ -120,15 +121,16 @@ def merge_runtime_env(
     user_vars = env.get("env_vars") or {}
     if conflicts := sorted(user_vars.keys() & env_vars.keys()):
         raise RayLLMInputError(
-            f"runtime_env['env_vars'] sets {conflicts[0]!r}, which the provider sets itself: leave it out"
+            f"runtime_env['env_vars'] sets {conflicts[0]!r}, which the provider sets itself",
+            advice="Leave it out",
         )
     modules = list(env.get("py_modules") or [])
     for argument, values in (("py_modules", modules), ("working_dir", [env.get("working_dir")])):
         for value in values:
             if value is not None and "://" not in str(value):
                 raise RayLLMInputError(
-                    f"runtime_env[{argument!r}] names the local {value!r}, which the cluster does not "
-                    "have: use code_paths, or a URL"
+                    f"runtime_env[{argument!r}] names the local {value!r}, which the cluster does not have",
+                    advice="Use code_paths, or a URL",
                 )
     env["py_modules"] = [*py_modules, *modules]
     env["env_vars"] = {STOP_VARIABLE: STOP_SECONDS, **user_vars, **env_vars}

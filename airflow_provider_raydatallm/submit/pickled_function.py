@@ -59,8 +59,9 @@ def pickle_function(
         pickled, python = _pickle(function, arguments)
     except CannotSendError as e:
         raise RayLLMInputError(
-            f"the function {name!r} cannot be sent to the cluster: {e}. Create it inside the function, or "
-            f"pass what the function needs of it as an argument of the call: {name}(argument=...)"
+            f"the function {name!r} cannot be sent to the cluster: {e}",
+            advice="Create it inside the function, or pass what the function needs of it as an argument of "
+            f"the call: {name}(argument=...)",
         ) from e
     except Exception as e:  # each type raises its own error
         raise RayLLMInputError(

@@ -86,7 +86,7 @@ def _zones(timetable: Any, dag_zone: tzinfo) -> Iterator[str | tzinfo]:
     elif (inner := _first(timetable, _INNER)) is not None:
         for one in _as_list(inner):
             if _first(one, _OFFSETS):  # Airflow makes runs without a partition of it, at the unmoved dates
-                raise _unknown(timetable, f"holds a {type(one).__name__} with a run_offset", fix=_ALONE)
+                raise _unknown(timetable, f"holds a {type(one).__name__} with a run_offset", advice=_ALONE)
             yield from _zones(one, dag_zone)
     elif (mappers := getattr(timetable, "partition_mapper_config", None)) is not None:
         for mapper in (*mappers.values(), timetable.default_partition_mapper):
@@ -96,7 +96,7 @@ def _zones(timetable: Any, dag_zone: tzinfo) -> Iterator[str | tzinfo]:
         if other := next((d for d in dates if d.utcoffset() != d.astimezone(dag_zone).utcoffset()), None):
             raise _unknown(
                 timetable, f"has the date {other.isoformat()}, and the DAG's timezone is {dag_zone}",
-                fix="Write its dates in the timezone of the DAG's start_date",
+                advice="Write its dates in the timezone of the DAG's start_date",
             )  # fmt: skip
     elif getattr(timetable, "can_be_scheduled", True) and not _is_airflows_own(timetable):
         raise _unknown(timetable, "has none")
@@ -124,10 +124,10 @@ def _as_list(value: Any) -> Iterable[Any]:
 
 
 def _unknown(
-    timetable: object, why: str, fix: str = "Give that class an attribute 'timezone'"
+    timetable: object, why: str, advice: str = "Give that class an attribute 'timezone'"
 ) -> RayLLMInputError:
     name = f"{type(timetable).__module__}.{type(timetable).__qualname__}"
     return RayLLMInputError(
-        f"the timezone of the DAG's schedule cannot be known, and so which day a run is for: {name} {why}. "
-        f"{fix}, or give the task a slice_key"
+        f"the timezone of the DAG's schedule cannot be known, and so which day a run is for: {name} {why}",
+        advice=f"{advice}, or give the task a slice_key",
     )

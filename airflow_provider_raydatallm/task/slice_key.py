@@ -59,8 +59,8 @@ def chosen_slice(run_type: str, conf: Mapping[str, Any] | None, declared: Params
         return None
     if "slice" not in declared:
         raise RayLLMInputError(
-            f"the run's conf sets slice={conf['slice']!r}, but the DAG has no Param 'slice'. Add "
-            "params={'slice': Param('', type='string')} to it, or trigger the run without"
+            f"the run's conf sets slice={conf['slice']!r}, but the DAG has no Param 'slice'",
+            advice="Add params={'slice': Param('', type='string')} to it, or trigger the run without",
         )
     try:
         return declared.get_param("slice").resolve(conf["slice"])
@@ -99,16 +99,20 @@ def resolve_slice_key(
     if partitioned:
         raise RayLLMInputError(
             "this run of a partitioned DAG has no partition_key, and neither slice_key nor a Param 'slice' "
-            "is set: trigger it with a partition key, or set slice_key"
+            "is set",
+            advice="Trigger it with a partition key, or set slice_key",
         )
     instant = data_interval_start or logical_date
     if instant is None:
         raise RayLLMInputError(
             "no slice key: this run has no partition key, data interval or logical date, and neither "
-            "slice_key nor the Param 'slice' names one. Trigger the DAG with a logical date, or with a Param "
-            "'slice' (params={'slice': Param('', type='string')} gives its form a field for it): "
-            '"Materialize" of an asset asks for no date. In a DAG that assets start, map the task over the '
-            "slices of their events: .expand(slice_key=triggering_slices())"
+            "slice_key nor the Param 'slice' names one",
+            advice=(
+                "Trigger the DAG with a logical date, or with a Param 'slice' (params={'slice': Param('', "
+                "type='string')} gives its form a field for it): 'Materialize' of an asset asks for no date",
+                "In a DAG that assets start, map the task over the slices of their events: "
+                ".expand(slice_key=triggering_slices())",
+            ),
         )
     key = instant.astimezone(timezone()).strftime(slice_format)
     return SliceKey(_validate(key, f"source.slice_format {slice_format!r}"), instant)
@@ -120,7 +124,7 @@ def _validate(value: object, source: str) -> str:
     key = value.strip()
     if key in ("", "None", "null", "NaT"):
         raise RayLLMInputError(
-            f"{source} rendered to {value!r}, which is not a valid slice key: check the template"
+            f"{source} rendered to {value!r}, which is not a valid slice key", advice="Check the template"
         )
     if bad := next((c for c in key if unicodedata.category(c) in _UNWANTED), None):
         raise RayLLMInputError(f"{source} has a control or invisible character ({bad!a}): {value!a}")
@@ -128,7 +132,7 @@ def _validate(value: object, source: str) -> str:
         raise RayLLMInputError(f"{source} is {value!r}: readers skip folders that begin with {key[0]!r}")
     if len(key) > _LONGEST_KEY or len(encode_slice_key(key)) > _LONGEST_NAME:
         raise RayLLMInputError(
-            f"{source} has {len(key)} characters; {_LONGEST_KEY} are the most, and fewer where its folder's "
-            f"name percent-encodes them: {key[:60]!r}..."
+            f"{source} has {len(key)} characters, where {_LONGEST_KEY} are the most, and fewer where its "
+            f"folder's name percent-encodes them: it begins with {key[:60]!r}"
         )
     return key

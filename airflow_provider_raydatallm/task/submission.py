@@ -252,8 +252,8 @@ def check_rows_differ(task_id: str, job: SliceJob) -> None:
     is_of_row = task.media is not None or task.lora.column is not None
     if task.prompt is not None and not has_field and not is_of_row:
         raise RayLLMInputError(
-            f"{task_id}: prompt names no column: all rows would be asked the same, {task.prompt!r:.200}. "
-            "Put {column} where a row's value belongs"
+            f"{task_id}: prompt names no column: all rows would be asked the same, {task.prompt!r:.200}",
+            advice="Put {column} where a row's value belongs",
         )
 
 
@@ -297,8 +297,8 @@ def _model_token(conn_id: str, endpoint_url: str | None) -> str:
         # Whoever names a connection must not have any password of Airflow's sent to the cluster.
         raise RayLLMInputError(
             f"model_conn_id: connection {conn_id!r} is of type {connection.conn_type!r}: its password is no "
-            "token of a model hub, and is not sent to the cluster. Use a connection of type "
-            f"{', '.join(map(repr, _MODEL_CONNECTIONS))}"
+            "token of a model hub, and is not sent to the cluster",
+            advice=f"Use a connection of type {', '.join(map(repr, _MODEL_CONNECTIONS))}",
         )
     password = connection.password or ""
     if not password.strip():
@@ -312,7 +312,8 @@ def _model_token(conn_id: str, endpoint_url: str | None) -> str:
         key = clean_key(password)
     except ValueError as e:
         raise RayLLMInputError(
-            f"model_conn_id: the password of connection {conn_id!r} cannot be sent: {e}. Set it again"
+            f"model_conn_id: the password of connection {conn_id!r} cannot be sent: {e}",
+            advice="Set it again",
         ) from None
     mask(key)
     return key
@@ -328,8 +329,8 @@ def _check_key_belongs_to(connection: Any, endpoint: SplitResult) -> None:
     if (place.hostname, port or _port(endpoint)) != (endpoint.hostname, _port(endpoint)):
         raise RayLLMInputError(
             f"model_conn_id: the key of connection {connection.conn_id!r} is for the host {place.hostname!r}"
-            f"{f' and port {port}' if port else ''}, and engine.url names {endpoint.netloc!r}: set the "
-            "connection's host and port to it, if that is where the key belongs"
+            f"{f' and port {port}' if port else ''}, and engine.url names {endpoint.netloc!r}",
+            advice="Set the connection's host and port to it, if that is where the key belongs",
         )
 
 

@@ -52,8 +52,8 @@ class TextTemplates(BaseOperator):
             return super().render_template(content, context, jinja_env, seen_oids)
         except (TemplateSyntaxError, TemplateNotFound) as e:
             raise RayLLMInputError(
-                f"the template {str(content)!r:.200} cannot be rendered: {e!r:.200}. Text that is no "
-                "template is written as airflow.sdk.literal(...)"
+                f"the template {str(content)!r:.200} cannot be rendered: {e!r:.200}",
+                advice="Text that is no template is written as airflow.sdk.literal(...)",
             ) from e
 
     def _do_render_template_fields(
@@ -94,8 +94,8 @@ def _check_output(path: str, value: Any) -> None:
     """Checks an argument, or all of a group."""
     if value is None and path not in _MAY_BE_NONE:
         raise RayLLMInputError(
-            f"{path} is the output of another task, or of a Param, and that is None: have it return a value, "
-            "or leave the argument out"
+            f"{path} is the output of another task, or of a Param, and that is None",
+            advice="Have it return a value, or leave the argument out",
         )
     if path in GROUPS and isinstance(value, Mapping):
         for name, leaf in value.items():

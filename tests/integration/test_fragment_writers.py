@@ -69,7 +69,7 @@ began = time.monotonic()
 while not writers.describe_silent():
     assert writers.update().failed == 0
     time.sleep(0.1)
-print(writers.describe_silent().startswith("No answer from the fragment writer on node"))
+print(writers.describe_silent().startswith("no answer from the fragment writer on node"))
 writer().resume()
 add(2, 3)
 print(count(3))

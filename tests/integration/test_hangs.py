@@ -107,7 +107,7 @@ def test_fragment_writer_that_is_paused_ends_the_job_and_says_so(
     [error] = results
     assert isinstance(error, RayEngineDiedError)
     assert re.search(
-        r"no row finished for 4 s .* rows wait\. No answer from the fragment writer on the slice's process",
+        r"no row finished for 4 s .* rows wait: no answer from the fragment writer on the slice's process",
         str(error),
     )
     wait_for(lambda: not writer.is_running())

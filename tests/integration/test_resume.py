@@ -84,7 +84,7 @@ def test_job_in_which_nothing_moves_ends_and_keeps_its_rows(ask: Ask, tmp_path: 
     [error] = results
     assert isinstance(error, RayEngineDiedError)
     assert re.search(r"no row finished for 5 s \(limits\.stall\) while", str(error))
-    assert re.search(r"Of this job, .*\d x MapBatches\(.* RUNNING", str(error))
+    assert re.search(r"of this job, .*\d x MapBatches\(.* RUNNING", str(error))
     assert rows_in(fragments(tmp_path / "out")) >= 40
     assert not list((tmp_path / "out").rglob("*.parquet"))
 

@@ -70,8 +70,9 @@ def copy_of(adapter: Adapter) -> Path:
         digest, copy = _copy(Store(adapter.url), root)
         if digest != adapter.digest:
             raise SliceError(
-                f"{adapter} was replaced since this run read it: run the slice again, by what it holds now",
+                f"{adapter} was replaced since this run read it",
                 kind="transient",
+                advice="Run the slice again, by what it holds now",
             )
         return copy
 
@@ -149,8 +150,9 @@ def _explained(name: str, url: str) -> Iterator[None]:
         raise
     except FileNotFoundError as e:
         raise SliceError(
-            f"{what} has no {CONFIG} or no {WEIGHTS}: {e}. Give the folder that PEFT saved it to, with both",
+            f"{what} has no {CONFIG} or no {WEIGHTS}: {e}",
             kind="model",
+            advice="Give the folder that PEFT saved it to, with both",
         ) from e
     except PermissionError as e:
         raise SliceError(f"{what} may not be read, or copied to {copies_folder()}: {e}", kind="model") from e

@@ -56,8 +56,9 @@ class RayDataLLM(VllmEngineBase):
         if self.parallel.data * self.parallel.context > 1:
             raise SliceError(
                 f"engine.kwargs ask for {self.parallel}, and Ray Data LLM reserves only tensor x pipeline "
-                "parallel GPUs for a worker: omit the others and raise engine.workers, or set engine='vllm'",
+                "parallel GPUs for a worker",
                 kind="input",
+                advice="Omit the others and raise engine.workers, or set engine='vllm'",
             )
 
     @cached_property

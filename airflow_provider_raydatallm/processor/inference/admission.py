@@ -187,8 +187,11 @@ def _timeout_error(needs: Resources, waiting: dict[str, Any]) -> SliceError:
     from airflow_provider_raydatallm.contract.log.progress_text import waiting_text
 
     return SliceError(
-        f"there was no room on the cluster within limits.queue: {waiting_text(waiting)} "
-        f"({needs.breakdown}). Nothing was started, and finished rows are kept. Raise limits.queue, add "
-        "nodes, or lower engine.workers or the number of concurrent runs (max_active_runs, a pool)",
+        f"there was no room on the cluster within limits.queue: {waiting_text(waiting)} ({needs.breakdown})",
         kind="queue",
+        advice=(
+            "Nothing was started, and finished rows are kept",
+            "Raise limits.queue, add nodes, or lower engine.workers or the number of concurrent runs "
+            "(max_active_runs, a pool)",
+        ),
     )

@@ -254,7 +254,7 @@ class FragmentWriters:
             if (waited_s := now - call.since) >= _SILENT_SECONDS:
                 seconds[call.node_id] = max(waited_s, seconds.get(call.node_id, 0))
         texts = [f"{self._places[n]} for {s:.0f} s" for n, s in seconds.items()]
-        return f"No answer from the fragment writer on {', '.join(texts)}" if texts else ""
+        return f"no answer from the fragment writer on {', '.join(texts)}" if texts else ""
 
     def stop(self) -> None:
         import ray

@@ -200,7 +200,7 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
     writers = FragmentWriters(run.url, run.folder, unit_ids, run.epoch, process)
 
     def describe() -> str:
-        return ". ".join(filter(None, (writers.describe_silent(), describe_waiting())))
+        return "; ".join(filter(None, (writers.describe_silent(), describe_waiting())))
 
     stall = StallWatch(run.missing.rows, inference.job.limits.stall, engine.is_starting, describe)
 

@@ -32,7 +32,7 @@ class SizeWatch:
         for finding in checks.preflight_findings(self._engine.plan, self._rows, self._probe()):
             if finding.severity == "error" and finding.kind == "cluster":
                 raise SliceError(
-                    f"the cluster lost nodes, and the slice has waited {waited_s:.0f} s: {finding}. Finished "
-                    "rows are kept",
+                    f"the cluster lost nodes, and the slice has waited {waited_s:.0f} s: {finding.message}",
                     kind="queue",
+                    advice=(finding.advice, "Finished rows are kept"),
                 )

@@ -56,7 +56,10 @@ class StallWatch:
 
 def stall_error(event: str, waiting: str, description: str) -> SliceError:
     return SliceError(
-        f"{event} (limits.stall) while {waiting}{f'. {description}' if description else ''}. Finished rows "
-        "are kept, and a retry continues with the rest. Raise limits.stall for work that takes longer",
+        f"{event} (limits.stall) while {waiting}{f': {description}' if description else ''}",
         kind="engine",
+        advice=(
+            "Finished rows are kept, and a retry continues with the rest",
+            "Raise limits.stall for work that takes longer",
+        ),
     )

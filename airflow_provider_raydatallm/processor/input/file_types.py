@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.input.formats.base import MAX_FIELDS, FileFormat, FileScan
 from airflow_provider_raydatallm.processor.input.listing import InputFile
 from airflow_provider_raydatallm.processor.input.types.declared import with_declared
@@ -179,9 +180,10 @@ def _folder_values(
                 continue
             if given[name] != value:
                 raise SliceError(
-                    f"{file.path} lies in the folders {name}={value} and {name}={given[name]}: rename one, "
-                    f"or leave the column {name!r} out with columns=",
+                    f"{file.path} lies in the folders {name}={value} and {name}={given[name]}",
                     kind="input",
+                    advice=f"Rename one, or leave the column {name!r} out with columns=",
+                    place=Place(file=file.path, column=name),
                 )
             columns[name].setdefault(value, file.path)
     return columns
@@ -203,6 +205,7 @@ def _folder_column(
                 f"source.column_types makes column {name!r} {kind}, and {path} lies in the folder "
                 f"{name}={value}: {e}",
                 kind="input",
+                place=Place(file=path, column=name),
             ) from e
     return FolderColumn(next(iter(paths.values())), pa.schema([(name, kind)]), pa.array(values, kind))
 
@@ -210,9 +213,10 @@ def _folder_column(
 def _check_width(path: str, own: pa.Schema) -> None:
     if (fields := sum(1 for field in own for _ in leaves(field.type, ()))) > MAX_FIELDS:
         raise SliceError(
-            f"{path} has {fields:,} columns, more than the {MAX_FIELDS:,} that a slice may have: choose some "
-            "with columns=",
+            f"{path} has {fields:,} columns, more than the {MAX_FIELDS:,} that a slice may have",
             kind="input",
+            advice="Choose some with columns=",
+            place=Place(file=path),
         )
 
 
@@ -230,8 +234,10 @@ def _check_cases(groups: Sequence[FileGroup | FolderColumn], kind: pa.DataType, 
             raise SliceError(
                 f"{one} has a {'field' if path else 'column'} {path_text((*path, other))!r} and "
                 f"{'also' if one == two else two} {path_text((*path, name))!r}, which DuckDB and Spark take "
-                f"for one: give them one name, or leave {'the column' if path else 'one'} out with columns=",
+                "for one",
                 kind="input",
+                advice=f"Give them one name, or leave {'the column' if path else 'one'} out with columns=",
+                place=Place(file=one, column=path_text((*path, other))),
             )
     for step, part in parts:
         _check_cases(groups, part, (*path, step))
@@ -253,6 +259,7 @@ def _check_declared(path: str, own: pa.Schema, declared: Mapping[ColumnPath, pa.
                     f"source.column_types makes column {path_text(steps)!r} {target}, and {path} has {kind} "
                     "there: a type of another kind would change its values",
                     kind="input",
+                    place=Place(file=path, column=path_text(steps)),
                 )
 
 

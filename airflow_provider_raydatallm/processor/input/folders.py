@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.slice_paths import encode_slice_key
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import InputFile, folder_column
@@ -26,9 +26,10 @@ def check_folders(job: SliceJob, files: Sequence[InputFile]) -> None:
             if is_other_slice or (job.source.column is None and _is_other_day(value, job)):
                 raise SliceError(
                     f"input_path {job.input_path} also holds {name}={value}, which is not of slice "
-                    f"{job.slice_key!r} ({file.path}): set source.column={name!r}, or put {{slice}} into "
-                    "input_path",
+                    f"{job.slice_key!r} ({file.path})",
                     kind="input",
+                    advice=f"Set source.column={name!r}, or put {{slice}} into input_path",
+                    place=Place(file=file.path),
                 )
 
 
@@ -53,21 +54,26 @@ def check_rows_in_folder(
                 is_same = pc.fill_null(pc.equal(column, _value_as(value, column.type, unit, name)), False)
             others = column.filter(pc.invert(is_same))
             if len(others):
-                raise _contradiction(unit, name, value, others[0].as_py())
+                raise _contradiction(unit, name, value, "has a row of another value", others[0].as_py())
 
 
 def _value_as(value: str, kind: pa.DataType, unit: Unit, name: str) -> pa.Scalar:
     try:
         return pa.scalar(value).cast(kind)
     except pa.ArrowException:
-        raise _contradiction(unit, name, value, f"of type {kind}") from None
+        raise _contradiction(unit, name, value, f"is of type {kind}") from None
 
 
-def _contradiction(unit: Unit, name: str, folder: str | None, own: Any) -> SliceError:
+def _contradiction(unit: Unit, name: str, folder: str | None, why: str, *values: object) -> SliceError:
+    """
+    :param values: of rows.
+    """
     return SliceError(
-        f"{unit.file.path} lies in the folder {name}={folder}, and its own column {name!r} is {own!s:.100}: "
-        "move the rows to their folder, or leave that column out of the file",
+        f"{unit.file.path} lies in the folder {name}={folder}, and its own column {name!r} {why}",
         kind="input",
+        advice="Move the rows to their folder, or leave that column out of the file",
+        place=Place(file=unit.file.path, column=name),
+        row_texts=[f"{value!s:.100}" for value in values],
     )
 
 

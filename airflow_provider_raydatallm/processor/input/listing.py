@@ -20,6 +20,7 @@ import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.slice_paths import METADATA
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.disk import disk_version
@@ -193,7 +194,12 @@ def _input_file(path: str, facts: Facts, folders: Sequence[str]) -> InputFile:
             unquote(folder if "=" in folder else "", errors="strict")
     except UnicodeError as e:
         shown = path.encode(errors="backslashreplace").decode()
-        raise SliceError(f"{shown}: the name is not UTF-8 ({e}): rename it", kind="input") from e
+        raise SliceError(
+            f"{shown}: the name is not UTF-8 ({e})",
+            kind="input",
+            advice="Rename it",
+            place=Place(file=shown),
+        ) from e
     if isinstance(facts, os.stat_result):
         file = describe_disk_file(path, facts)
     else:

@@ -24,9 +24,9 @@ def check_output_is_outside(job: SliceJob) -> None:
     for address in (*of_table, *_of_slice(job)):
         if holds(root, resolve(address)):
             raise SliceError(
-                f"{address}, where this task writes, lies inside the input {job.resolved_input_path}: choose "
-                "another output_path, or name the folder of the input itself",
+                f"{address}, where this task writes, lies inside the input {job.resolved_input_path}",
                 kind="input",
+                advice="Choose another output_path, or name the folder of the input itself",
             )
 
 

@@ -32,8 +32,9 @@ class Pattern:
         if odd := [name for name in names if _ANY_DEPTH in name and name != _ANY_DEPTH]:
             raise SliceError(
                 f"input_path has {odd[0]!r}, and ** stands for folders at any depth, alone between two "
-                f"slashes: write **/{odd[0].replace(_ANY_DEPTH, '*')}, or a single *",
+                "slashes",
                 kind="input",
+                advice=f"Write **/{odd[0].replace(_ANY_DEPTH, '*')}, or a single *",
             )
         self._names = tuple(names)
 

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.input_formats import FormatName
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.input.formats.base import (
@@ -28,6 +29,7 @@ from airflow_provider_raydatallm.processor.input.formats.base import (
 from airflow_provider_raydatallm.processor.input.formats.options import ReadOptions
 from airflow_provider_raydatallm.processor.input.formats.registry import FORMATS
 from airflow_provider_raydatallm.processor.input.listing import Listing, get_input_file, short_hash
+from airflow_provider_raydatallm.processor.input.problems import split_column
 from airflow_provider_raydatallm.processor.input.slice_filter import SliceFilter
 from airflow_provider_raydatallm.processor.input.types.codec import schema_from_json, schema_to_json
 from airflow_provider_raydatallm.processor.input.types.convert import conform
@@ -105,6 +107,13 @@ class Plan:
         if self.slice_filter is not None:  # offsets count the rows that the filter keeps
             return f"row {offset + 1:,} of the slice in {unit.file.path}, from row {first + 1:,}"
         return f"row {first + offset + 1:,} of {unit.file.path}"
+
+    def place_in(self, unit: Unit, offset: int | None = None) -> Place:
+        """
+        :param offset: of a row, counted as `locate_in` counts.
+        """
+        is_known = offset is not None and self.slice_filter is None
+        return Place(file=unit.file.path, row=unit.range.first_row + (offset or 0) if is_known else None)
 
     def check_unchanged(self, units: Iterable[Unit]) -> None:
         """:raises SliceError: when a file of these units is not the planned one any more."""
@@ -230,6 +239,7 @@ class InputReader:
             raise SliceError(
                 f"{unit.file.path} changed while the slice ran: {missing_rows} rows of {unit.rows} are gone",
                 kind="transient",
+                place=Place(file=unit.file.path),
             )
 
     def count_rows(self, unit: Unit) -> int:
@@ -251,8 +261,14 @@ class InputReader:
             if self._opened.__exit__(type(e), e, e.__traceback__):  # which tells damage from another file
                 return
             if isinstance(e, pa.ArrowException):
-                row = f"{unit.file.path}, from row {unit.range.first_row + 1:,}"
-                raise SliceError(f"{row}: {e}", kind="input") from e
+                column, problem = split_column(str(e).strip())
+                what = "the rows" if column is None else f"column {column!r}"
+                raise SliceError(
+                    f"{unit.file.path}: {what} cannot be read, from row {unit.range.first_row + 1:,} on",
+                    kind="input",
+                    place=Place(file=unit.file.path, column=column),
+                    row_texts=(problem,),
+                ) from e
             raise
 
     def _slice_rows(self, unit: Unit, names: Sequence[str]) -> Iterator[pa.Table]:

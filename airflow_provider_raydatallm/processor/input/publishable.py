@@ -7,10 +7,12 @@ else be found when every row is paid for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.input.plan import InputReader, Plan
 from airflow_provider_raydatallm.processor.input.trial import Trial
 from airflow_provider_raydatallm.processor.input.types.convert import convert
@@ -72,10 +74,13 @@ class CheckedReader:
         def locate(row: int) -> str:
             return self._plan.locate_in(unit, offset + row)
 
+        def place_of(row: int | None) -> Place:
+            return self._plan.place_in(unit, None if row is None else offset + row)
+
         if self._trial is not None:
             self._trial.read(index)
         for table in self._reader.read(unit, self._all_columns):
-            as_published(self._plan, table, locate)
+            as_published(self._plan, table, locate, place_of)
             offset += table.num_rows
             all_bytes += table.nbytes
             own = table.select(self._columns)
@@ -89,9 +94,15 @@ class CheckedReader:
         return all_bytes
 
 
-def as_published(plan: Plan, table: pa.Table, locate: Callable[[int], str]) -> pa.Table:
+def as_published(
+    plan: Plan,
+    table: pa.Table,
+    locate: Callable[[int], str],
+    place_of: Callable[[int | None], Place] = lambda row: Place(),
+) -> pa.Table:
     """
     :param locate: says where a row of the table is.
+    :param place_of: the same, for the record of a failure; None stands for a row that is not known.
     :raises SliceError: naming the column, and where the row is.
     """
     columns = []
@@ -100,22 +111,28 @@ def as_published(plan: Plan, table: pa.Table, locate: Callable[[int], str]) -> p
             column = convert(table.column(field.name), field.type)
         except pa.ArrowException as e:
             raise SliceError(
-                f"{locate(0)} or a later one: column {field.name!r} is no {field.type}, "
-                f"as it is published: {str(e).strip()[:200]}. Leave it out with columns=, or give it a type "
-                "in source.column_types",
+                f"{locate(0)} or a later one: column {field.name!r} is no {field.type}, as it is published",
                 kind="input",
+                advice="Leave it out with columns=, or give it a type in source.column_types",
+                place=replace(place_of(None), column=field.name),
+                row_texts=(str(e).strip()[:200],),
             ) from e
         if (invalid := find_invalid(column)) is not None:
             row, kind = invalid
+            why, advice = _why(kind)
             raise SliceError(
-                f"{locate(row)}: column {field.name!r} {_why(kind)} leave the column out with columns=",
+                f"{locate(row)}: column {field.name!r} {why}",
                 kind="input",
+                advice=f"{advice}, or leave the column out with columns=",
+                place=replace(place_of(row), column=field.name),
             )
         columns.append(column)
     return pa.Table.from_arrays(columns, schema=plan.schema)
 
 
-def _why(kind: pa.DataType) -> str:
+def _why(kind: pa.DataType) -> tuple[str, str]:
+    """What is wrong with a value, and what to do."""
     if pa.types.is_decimal(kind):
-        return f"holds a decimal of more digits than {kind} has: write it with a wider type, or"
-    return "holds text that is not valid UTF-8: set source.on_invalid_text='replace' to put U+FFFD there, or"
+        return f"holds a decimal of more digits than {kind} has", "Write it with a wider type"
+    advice = "Set source.on_invalid_text='replace' to put U+FFFD there"
+    return "holds text that is not valid UTF-8", advice

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.contract.spec.source import UNLIKE_INSTANTS
 from airflow_provider_raydatallm.processor.input.listing import InputFile
@@ -37,8 +38,10 @@ class SliceFilter:
             except pa.ArrowNotImplementedError as e:
                 raise SliceError(
                     f"source.column {self.column!r} is {values.type}, which has no text to compare with a "
-                    "slice key: choose a column of text, numbers or dates",
+                    "slice key",
                     kind="input",
+                    advice="Choose a column of text, numbers or dates",
+                    place=Place(column=self.column),
                 ) from e
         key = self.key.encode() if text is values else self.key
         return pc.fill_null(pc.equal(text, pa.scalar(key, text.type)), False)
@@ -77,8 +80,9 @@ def _check_format(slice_format: str) -> None:
         if written != instant.strftime(slice_format):
             raise SliceError(
                 f"source.slice_format {slice_format!r} has a directive that is not portable, and writes "
-                f"{written!r} of the dates in source.column: use those of every strftime, such as %m and %d",
+                f"{written!r} of the dates in source.column",
                 kind="input",
+                advice="Use those of every strftime, such as %m and %d",
             )
 
 
@@ -93,10 +97,11 @@ def _check_key(dates: SliceFilter) -> None:
     if not is_date:
         raise SliceError(
             f"source.column {dates.column!r} holds dates, which source.slice_format {dates.format!r} writes "
-            f"as {examples[1]!r}, and the slice key is {dates.key!r}: no row would be the slice's. Set "
-            "source.slice_format to the key's format; of a DAG with partitions, that is its timetable's "
-            "key_format, which may be the one to change",
+            f"as {examples[1]!r}, and the slice key is {dates.key!r}: no row would be the slice's",
             kind="input",
+            advice="Set source.slice_format to the key's format; of a DAG with partitions, that is its "
+            "timetable's key_format, which may be the one to change",
+            place=Place(column=dates.column),
         )
 
 
@@ -132,9 +137,10 @@ def build_slice_filter(
         return None
     if column not in columns:
         raise SliceError(
-            f"source.column {column!r} is neither a column of the input nor a Hive folder in its path. "
-            f"Columns: {list(columns)}",
+            f"source.column {column!r} is neither a column of the input nor a Hive folder in its path",
             kind="input",
+            advice=f"Columns: {list(columns)}",
+            place=Place(column=column),
         )
     row_filter = slice_filter(job, column)
     if column in schema.names and _is_date(schema.field(column).type):

@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.input.file_types import ScannedFile, unify_files
@@ -89,9 +90,10 @@ class Survey:
                     if rows > MAX_UNIT_ROWS:
                         raise SliceError(
                             f"{file.path} has {rows:,} rows that are read together, from row "
-                            f"{unit.range.first_row + 1:,} on, and may have {MAX_UNIT_ROWS:,}: split the "
-                            "file",
+                            f"{unit.range.first_row + 1:,} on, and may have {MAX_UNIT_ROWS:,}",
                             kind="input",
+                            advice="Split the file",
+                            place=Place(file=file.path, row=unit.range.first_row),
                         )
                     if rows:
                         units.append(replace(unit, rows=rows))
@@ -119,12 +121,13 @@ class Survey:
                 if own.strip().casefold() == name.strip().casefold()
             ]
             fmt = FORMATS[self.base.format]
-            absent = f"; source.column_types says of a {fmt.title} column that it may be absent"
+            absent = f"source.column_types says of a {fmt.title} column that it may be absent"
             raise SliceError(
                 f"column {name!r}, which the request or the slice needs, is missing in {where}"
-                f"{f', which has {near[0]!r}' if near else ''}: give all files that column"
-                f"{absent if fmt.may_lack_declared else ''}",
+                f"{f', which has {near[0]!r}' if near else ''}",
                 kind="input",
+                advice=("Give all files that column", absent if fmt.may_lack_declared else ""),
+                place=Place(file=path, column=name),
             )
 
     def _check_rows_in_folders(self, reader: InputReader, units: Sequence[Unit]) -> None:
@@ -231,15 +234,22 @@ def _check_columns(files: Sequence[ScannedFile]) -> None:
         return
     for one in files:
         if one.rows:
-            raise SliceError(f"{one.file.path} has {one.rows:,} rows, and no file has a column", kind="input")
+            raise SliceError(
+                f"{one.file.path} has {one.rows:,} rows, and no file has a column",
+                kind="input",
+                place=Place(file=one.file.path),
+            )
 
 
 def _check_refused(files: Sequence[ScannedFile], options: ReadOptions) -> None:
     for file, scan in files:
-        for name, why in scan.refused.items():
+        for name, refusal in scan.refused.items():
             if options.wants(name):
                 raise SliceError(
-                    f"{file.path}: column {name!r} {why}, or leave it out with columns=", kind="input"
+                    f"{file.path}: column {name!r} {refusal.why}",
+                    kind="input",
+                    advice=f"{refusal.advice}, or leave it out with columns=",
+                    place=Place(file=file.path, column=name),
                 )
 
 
@@ -260,8 +270,9 @@ def _declared(
     if nowhere:
         unknown = [path_text(path) for path in nowhere]
         raise SliceError(
-            f"source.column_types names {unknown}, which the input does not have. Columns: {list(columns)}",
+            f"source.column_types names {unknown}, which the input does not have",
             kind="input",
+            advice=f"Columns: {list(columns)}",
         )
     return declared
 
@@ -271,7 +282,9 @@ def _select_columns(fields: pa.Schema, columns: Sequence[str], job: SliceJob) ->
         return fields
     if missing := [c for c in job.columns if c not in columns]:
         raise SliceError(
-            f"columns names {missing}, which the input does not have. Columns: {list(columns)}", kind="input"
+            f"columns names {missing}, which the input does not have",
+            kind="input",
+            advice=f"Columns: {list(columns)}",
         )
     by_name = {field.name: field for field in fields}
     return pa.schema([by_name[name] for name in job.columns])
@@ -282,7 +295,8 @@ def _check_slice_folder(columns: pa.Schema, own_column: str | None) -> None:
     if same:
         raise SliceError(
             f"the input has a column {same[0]!r} and the slice folder would be named {own_column}=...: "
-            "readers of the whole table would find it twice. Name the folder yourself: "
-            "output_path='.../slice={slice}'",
+            "readers of the whole table would find it twice",
             kind="input",
+            advice="Name the folder yourself: output_path='.../slice={slice}'",
+            place=Place(column=same[0]),
         )

@@ -65,7 +65,9 @@ def open_tree(address: str) -> tuple[Tree, tuple[str, ...]]:
     is_disk = isinstance(fs, LocalFileSystem)
     root, pattern = split_pattern(path)
     if not root and not is_disk:
-        raise SliceError(f"{address} has a pattern in place of the bucket: name the bucket", kind="input")
+        raise SliceError(
+            f"{address} has a pattern in place of the bucket", kind="input", advice="Name the bucket"
+        )
     if pattern and (os.path.lexists(path) if is_disk else fs.exists(path)):
         root, pattern = path, ()
     if is_disk:
@@ -93,8 +95,9 @@ class _StoreTree:
             if not file.parts[-1]:
                 raise SliceError(
                     f"{self.address}/{'/'.join(file.parts)} holds {file.info['size']:,} bytes, and its name "
-                    "ends with a slash, as a folder's: rename it",
+                    "ends with a slash, as a folder's",
                     kind="input",
+                    advice="Rename it",
                 )
         return [file.info for file in files]
 
@@ -186,12 +189,17 @@ def _regular(path: str, subject: str | None = None) -> os.stat_result:
 
 
 def _removed(path: str) -> SliceError:
-    return SliceError(f"{path} was removed while the input was listed; run it again", kind="transient")
+    return SliceError(
+        f"{path} was removed while the input was listed", kind="transient", advice="Run it again"
+    )
 
 
 def _refused(subject: str, why: str) -> SliceError:
     return SliceError(
-        f"{subject} {why}. An input holds regular files, and links to other regular files below its folder: "
-        "remove it, put a file in its place, or give it a name that begins with _, which is not read",
+        f"{subject} {why}",
         kind="input",
+        advice=(
+            "An input holds regular files, and links to other regular files below its folder",
+            "Remove it, put a file in its place, or give it a name that begins with _, which is not read",
+        ),
     )

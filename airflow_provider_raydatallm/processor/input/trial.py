@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.input.plan import Plan
 
 #: Signals that say nothing of the file: the node is short of memory, say, or goes away.
@@ -44,8 +45,10 @@ class Trial:
             first, rows = unit.range.first_row, unit.range.rows
             raise SliceError(
                 f"{unit.file.path}: reading its rows {first + 1:,} to {first + rows:,} ended two processes, "
-                f"the last one by {cause}: write the file anew, in smaller row groups if memory is short",
+                f"the last one by {cause}",
                 kind="transient" if -code in _FROM_OUTSIDE else "input",
+                advice="Write the file anew, in smaller row groups if memory is short",
+                place=Place(file=unit.file.path),
             ) from e
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.tasks.base import MediaColumn
 from airflow_provider_raydatallm.processor.columns import FILES_FIELD
 
@@ -32,25 +33,36 @@ def check_media_column(media: MediaColumn, schema: pa.Schema) -> None:
     column, name = media.column, f"{media.argument}.column"
     if column not in schema.names:
         raise SliceError(
-            f"{name} names {column!r}, which the input does not have. Columns: "
-            f"{', '.join(map(repr, schema.names))}",
+            f"{name} names {column!r}, which the input does not have",
             kind="input",
+            advice=f"Columns: {', '.join(map(repr, schema.names))}",
+            place=Place(column=column),
         )
     kind = schema.field(column).type
     if not _holds_files(_element(kind)):
-        raise SliceError(f"{name} names {column!r}, of type {kind}: {media.noun}s are {_FORMS}", kind="input")
+        raise SliceError(
+            f"{name} names {column!r}, of type {kind}: {media.noun}s are {_FORMS}",
+            kind="input",
+            place=Place(column=column),
+        )
 
 
 def files_of_cell(media: MediaColumn, cell: Any) -> list[MediaFile]:
     """:raises SliceError: for a cell without a file."""
     files = [_file(value) for value in (cell if isinstance(cell, list) else [cell])]
     if not files or None in files:
-        raise SliceError(f"column {media.column!r} holds no {media.noun}: {cell!r:.100}", kind="input")
+        raise SliceError(
+            f"column {media.column!r} holds no {media.noun}",
+            kind="input",
+            place=Place(column=media.column),
+            row_texts=(f"{cell!r:.100}",),
+        )
     if len(files) > _MOST_FILES:
         raise SliceError(
             f"column {media.column!r} holds {len(files):,} {media.noun}s, and a row takes at most "
             f"{_MOST_FILES}",
             kind="input",
+            place=Place(column=media.column),
         )
     return [file for file in files if file is not None]
 

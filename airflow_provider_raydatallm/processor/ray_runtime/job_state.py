@@ -36,7 +36,7 @@ def describe_waiting() -> str:
     states = Counter(f"{t.name} {t.state}" for t in tasks if t.state not in ("FINISHED", "FAILED"))
     states += Counter(f"{a.class_name} (actor) {a.state}" for a in actors if a.state != "DEAD")
     text = ", ".join(f"{count} x {name}" for name, count in states.most_common(_MOST_COMMON))
-    return f"Of this job, {text}; {free:g} of the cluster's {total:g} CPUs are free" if text else ""
+    return f"of this job, {text}; {free:g} of the cluster's {total:g} CPUs are free" if text else ""
 
 
 def held_resources(shared_actor_prefix: str | None) -> tuple[dict[str, float], int]:

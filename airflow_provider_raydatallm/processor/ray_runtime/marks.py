@@ -78,8 +78,9 @@ def cluster_lock(name: str, timeout_s: float) -> Iterator[None]:
     while (lock := try_lock(name)) is None:
         if time.monotonic() > deadline:
             raise SliceError(
-                f"other jobs hold the lock {name!r} for more than {timeout_s:g} s: does one of them hang?",
+                f"other jobs hold the lock {name!r} for more than {timeout_s:g} s",
                 kind="engine",
+                advice="Does one of them hang?",
             )
         # Jobs that look at the same time all back off: not at the same time again.
         time.sleep(_LOOK_SECONDS * random.uniform(0.5, 1.5))

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.request.prompt import Row, as_text
 
@@ -31,9 +32,10 @@ class AdapterChoice:
             return None
         if job.task.lora.column is not None and job.task.lora.column not in columns:
             raise SliceError(
-                f"adapter.column is {job.task.lora.column!r}, which the input does not have. Columns: "
-                f"{', '.join(map(repr, columns))}",
+                f"adapter.column is {job.task.lora.column!r}, which the input does not have",
                 kind="input",
+                advice=f"Columns: {', '.join(map(repr, columns))}",
+                place=Place(column=job.task.lora.column),
             )
         return cls(digests, job.task.lora.column, job.task.lora.on_null == "base")
 
@@ -50,13 +52,16 @@ class AdapterChoice:
             return self.digests[name]
         if name:
             raise SliceError(
-                f"column {self.column!r} is {name!r:.200}, and adapter.paths has no adapter of that name",
+                f"column {self.column!r} names an adapter that adapter.paths does not have",
                 kind="input",
+                place=Place(column=self.column),
+                row_texts=(f"{name!r:.200}",),
             )
         if self.null_is_base:
             return None
         raise SliceError(
-            f"column {self.column!r} is null, and names no adapter: adapter.on_null='base' would have the "
-            "model answer it",
+            f"column {self.column!r} is null, and names no adapter",
             kind="input",
+            advice="adapter.on_null='base' would have the model answer it",
+            place=Place(column=self.column),
         )

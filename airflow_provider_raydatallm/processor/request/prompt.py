@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 
 #: Braces, with what is between them.
 FIELD = re.compile(r"\{([^{}]*)\}")
@@ -37,9 +38,10 @@ class Template:
                 end = match.end()
             elif _LOOKS_LIKE_A_NAME.fullmatch(name):
                 raise SliceError(
-                    f"{argument} names the column {name!r}, which the input does not have. "
-                    f"Columns: {', '.join(map(repr, columns))}",
+                    f"{argument} names the column {name!r}, which the input does not have",
                     kind="input",
+                    advice=f"Columns: {', '.join(map(repr, columns))}",
+                    place=Place(column=name),
                 )
         self._parts.append((text[end:], None))
 

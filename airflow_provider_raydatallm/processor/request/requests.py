@@ -124,7 +124,9 @@ class RequestBuilder:
         try:
             params = with_biases(request["sampling_params"])
         except ValueError as e:
-            raise SliceError(f"sampling_params of the row: {e}", kind="input") from None
+            raise SliceError(
+                "sampling_params of the row are not valid", kind="input", row_texts=(str(e),)
+            ) from None
         request = {**request, "sampling_params": params}
         return request if digest is None else {"adapter": digest, **request}
 
@@ -143,15 +145,16 @@ class RequestBuilder:
             result = {"prompt": result}
         if not isinstance(result, Mapping) or ("prompt" in result) == ("messages" in result):
             raise SliceError(
-                "preprocess must return a prompt (text) or a dict with either 'prompt' or 'messages', got "
-                f"{result!r:.200}",
+                "preprocess must return a prompt (text) or a dict with either 'prompt' or 'messages'",
                 kind="input",
+                row_texts=(f"it returned {result!r:.200}",),
             )
         if unknown := set(result) - {"prompt", "messages", "sampling_params"}:
             raise SliceError(
-                f"preprocess returned unknown keys {sorted(unknown)}: use prompt or messages, "
-                "sampling_params",
+                "preprocess returned unknown keys",
                 kind="input",
+                advice="Use prompt or messages, sampling_params",
+                row_texts=[f"{key!r:.100}" for key in sorted(unknown, key=str)],
             )
         if "messages" in result:
             request = {"messages": check_messages(result["messages"], self._image_sources)}
@@ -260,7 +263,7 @@ class RequestReader:
             request = carried = row_files = None
             try:
                 if i in unreadable:
-                    raise SliceError(unreadable[i], kind="input")
+                    raise unreadable[i]
                 if self._carry_row:  # before preprocess, which may change what the row holds
                     carried = _to_json({n: v for n, v in row.items() if n not in self._builder.file_columns})
                 row_files = self._builder.files(row)

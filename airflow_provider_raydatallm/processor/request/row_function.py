@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.request.row_code import PYTHON
 
 #: The parameter that gets the whole row.
@@ -37,9 +38,9 @@ class RowFunction:
             self._function, self._arguments = _Unpickler(io.BytesIO(pickled)).load()
         except Exception as e:  # what it imports may raise anything
             raise SliceError(
-                f"the function {name!r} cannot be loaded on the cluster ({type(e).__name__}: {e}). Ship the "
-                "code that it imports with code_paths, or install it on the cluster",
+                f"the function {name!r} cannot be loaded on the cluster ({type(e).__name__}: {e})",
                 kind="input",
+                advice="Ship the code that it imports with code_paths, or install it on the cluster",
             ) from e
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -55,9 +56,10 @@ class RowFunction:
         if missing := [c for c in self._columns if c not in columns]:
             raise SliceError(
                 f"a parameter of the function {self._init_arguments[0]!r} names the column {missing[0]!r}, "
-                f"which the input does not have (a parameter named {ROW!r} gets the whole row). "
-                f"Columns: {', '.join(map(repr, columns))}",
+                f"which the input does not have (a parameter named {ROW!r} gets the whole row)",
                 kind="input",
+                advice=f"Columns: {', '.join(map(repr, columns))}",
+                place=Place(column=missing[0]),
             )
 
     def __call__(self, row: dict[str, Any]) -> Any:
@@ -73,7 +75,8 @@ def load_row_function(package: str) -> RowFunction:
     files = importlib.resources.files(package)
     header = json.loads(files.joinpath("function.json").read_text())
     if header["python"] not in ("", PYTHON):
-        raise SliceError(describe_python_mismatch(header["python"], PYTHON), kind="input")
+        sentence, advice = describe_python_mismatch(header["python"], PYTHON)
+        raise SliceError(sentence, kind="input", advice=advice)
     return RowFunction(
         header["name"], header["row_parameters"], files.joinpath("function.pickle").read_bytes()
     )
@@ -84,13 +87,14 @@ def make_cached(function: Callable[..., Any], parameters: Mapping[str, Any]) -> 
     return functools.lru_cache(**parameters)(function)
 
 
-def describe_python_mismatch(sender: str, cluster: str) -> str:
-    """The error's text: why the cluster cannot run a function, and what to do."""
+def describe_python_mismatch(sender: str, cluster: str) -> tuple[str, str]:
+    """Why the cluster cannot run a function, and what to do."""
     return (
         f"the task's function was compiled by Python {sender}, which the Airflow worker runs, and uses code "
         "that has no source of its own (a dataclass, a NamedTuple, two lambdas in a line, an edited file); "
-        f"the cluster runs Python {cluster}, which cannot run that. Put the function "
-        "into a module and set preprocess='package.module:function', or run both sides on the same Python"
+        f"the cluster runs Python {cluster}, which cannot run that",
+        "Put the function into a module and set preprocess='package.module:function', or run both sides on "
+        "the same Python",
     )
 
 

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as pt
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.input.types.convert import convert_parts
 from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath, leaves, replace_parts
 from airflow_provider_raydatallm.processor.input.types.values import range_of, values_at
@@ -16,18 +18,24 @@ from airflow_provider_raydatallm.processor.input.types.values import range_of, v
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000}
 
 
-def read_rows(table: pa.Table) -> tuple[list[dict[str, Any]], dict[int, str]]:
+def read_rows(table: pa.Table) -> tuple[list[dict[str, Any]], dict[int, SliceError]]:
     """Returns rows as Python values, and why rows cannot be read, by their index."""
     if not table.num_columns:
         return [{} for _ in range(table.num_rows)], {}
     table = _with_readable_times(table)
     columns: list[list[Any]] = []
-    unreadable: dict[int, str] = {}
+    unreadable: dict[int, SliceError] = {}
     for name, column in zip(table.column_names, table.columns, strict=True):
         values, problems = _read_cells(column)
         columns.append(values)
         for i, problem in problems.items():
-            unreadable.setdefault(i, f"column {name!r} holds a value that Python cannot read: {problem}")
+            error = SliceError(
+                f"column {name!r} holds a value that Python cannot read",
+                kind="input",
+                place=Place(column=name),
+                row_texts=(str(problem),),
+            )
+            unreadable.setdefault(i, error)
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)], unreadable
 
 

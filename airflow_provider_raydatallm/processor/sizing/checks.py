@@ -42,7 +42,11 @@ class Finding:
     kind: Kind = "input"
 
     def __str__(self) -> str:
-        return f"{self.message}. {self.fix} [{self.code}]"
+        return f"{self.message}. {self.advice}"
+
+    @property
+    def advice(self) -> str:
+        return f"{self.fix} [{self.code}]"
 
 
 def check_sizes(
@@ -215,4 +219,8 @@ def raise_errors(findings: list[Finding]) -> None:
     """:raises SliceError: with all errors among the findings, of the first one's kind."""
     errors = [f for f in findings if f.severity == "error"]
     if errors:
-        raise SliceError("; ".join(map(str, errors)), kind=errors[0].kind)
+        raise SliceError(
+            "; ".join(one.message for one in errors),
+            kind=errors[0].kind,
+            advice=[one.advice for one in errors],
+        )

@@ -55,14 +55,16 @@ def check_model_folder(model_source: str) -> None:
     if not faults:
         raise SliceError(
             f"cannot check model_source {model_source!r}: no node of the cluster answered within "
-            f"{_PROBE_TIMEOUT_S} s. Retry when the cluster is less busy",
+            f"{_PROBE_TIMEOUT_S} s",
             kind="transient",
+            advice="Retry when the cluster is less busy",
         )
     if all(faults):
         raise SliceError(
             f"model_source {model_source!r} is not a model folder on any of the cluster's {len(faults)} "
-            f"node(s): {faults[0]}. Set it to a folder that every node has, a hub id, or an s3:// address",
+            f"node(s): {faults[0]}",
             kind="model",
+            advice="Set it to a folder that every node has, a hub id, or an s3:// address",
         )
 
 

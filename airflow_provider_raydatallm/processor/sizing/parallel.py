@@ -22,7 +22,11 @@ _SIZES = {
 }
 #: Each node has 1.0 of its accelerator type, however many GPUs it has.
 _TYPE_SHARE = 0.001
-_BALANCED_OUTSIDE = "is for servers behind a load balancer; a worker starts and balances its ranks itself"
+_BALANCED_OUTSIDE = (
+    "is for servers behind a load balancer; a worker starts and balances its ranks itself",
+    "Leave it out",
+)
+_OMIT_IT = "Omit it: a worker has all its ranks on its node; for more nodes raise engine.workers"
 #: Arguments that leave a part of the engine to processes that nobody starts here.
 _NEEDS_OTHERS = {
     "data_parallel_rank": _BALANCED_OUTSIDE,
@@ -30,7 +34,10 @@ _NEEDS_OTHERS = {
     "data_parallel_external_lb": _BALANCED_OUTSIDE,
     "data_parallel_hybrid_lb": _BALANCED_OUTSIDE,
     "data_parallel_multi_port_external_lb": _BALANCED_OUTSIDE,
-    "nnodes": "needs vLLM started by hand on the other nodes: set distributed_executor_backend='ray' instead",
+    "nnodes": (
+        "needs vLLM started by hand on the other nodes",
+        "Set distributed_executor_backend='ray' instead",
+    ),
 }
 
 
@@ -70,7 +77,9 @@ def read_parallel(engine_kwargs: Mapping[str, Any]) -> Parallel:
         value = engine_kwargs.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             raise SliceError(
-                f"engine.kwargs[{name!r}] is {value!r}: set it to a whole number of 1 or more", kind="input"
+                f"engine.kwargs[{name!r}] is {value!r}",
+                kind="input",
+                advice="Set it to a whole number of 1 or more",
             )
         sizes[size] = value or 1
     return Parallel(**sizes, on_ray=engine_kwargs.get("distributed_executor_backend") == "ray")
@@ -81,35 +90,39 @@ def check_worker_starts_it_all(engine_kwargs: Mapping[str, Any], *, on_cpu: bool
     counts."""
     parallel = read_parallel(engine_kwargs)
 
-    def refuse(name: str, why: str) -> SliceError:
-        return SliceError(f"engine.kwargs[{name!r}] is {engine_kwargs[name]!r}: {why}", kind="input")
+    def refuse(name: str, why: str, advice: str) -> SliceError:
+        return SliceError(
+            f"engine.kwargs[{name!r}] is {engine_kwargs[name]!r}: {why}", kind="input", advice=advice
+        )
 
-    for name, why in _NEEDS_OTHERS.items():
+    for name, (why, advice) in _NEEDS_OTHERS.items():
         value = engine_kwargs.get(name)
         if value is not None and value is not False and (name, value) != ("nnodes", 1):  # rank 0 is a rank
-            raise refuse(name, f"this {why}")
+            raise refuse(name, f"this {why}", advice)
     if engine_kwargs.get("data_parallel_size_local") not in (None, parallel.data):
         raise refuse(
             "data_parallel_size_local",
-            f"nobody starts the other ranks of data_parallel_size {parallel.data}. Omit it: a worker has all "
-            "its ranks on its node; for more nodes raise engine.workers",
+            f"nobody starts the other ranks of data_parallel_size {parallel.data}",
+            _OMIT_IT,
         )
     if engine_kwargs.get("data_parallel_backend") == "ray":
         raise refuse(
             "data_parallel_backend",
-            "vLLM would then take GPUs that this slice has not reserved. Omit it: a worker has all its ranks "
-            "on its node; for more nodes raise engine.workers",
+            "vLLM would then take GPUs that this slice has not reserved",
+            _OMIT_IT,
         )
     executor = engine_kwargs.get("distributed_executor_backend")
     if executor == "external_launcher":
-        raise refuse("distributed_executor_backend", "it waits for processes that torchrun starts. Omit it")
+        why = "it waits for processes that torchrun starts"
+        raise refuse("distributed_executor_backend", why, "Omit it")
     if parallel.on_ray and on_cpu:
-        raise refuse("distributed_executor_backend", "vLLM's Ray executor has no CPUs as devices. Omit it")
+        why = "vLLM's Ray executor has no CPUs as devices"
+        raise refuse("distributed_executor_backend", why, "Omit it")
     if parallel.on_ray and parallel.data > 1:
         raise refuse(
             "distributed_executor_backend",
-            f"all {parallel.data} ranks of data_parallel_size would take the same GPUs. Omit it if a worker "
-            "fits one node; else omit data_parallel_size, and raise engine.workers",
+            f"all {parallel.data} ranks of data_parallel_size would take the same GPUs",
+            "Omit it if a worker fits one node; else omit data_parallel_size, and raise engine.workers",
         )
 
 

@@ -95,7 +95,7 @@ def link(source: Path, target: Path) -> None:
         found = os.lstat(source)
         if not stat.S_ISREG(found.st_mode):
             raise SliceError(
-                f"{source} is not a regular file: remove it and run the slice again", kind="input"
+                f"{source} is not a regular file", kind="input", advice="Remove it and run the slice again"
             )
         try:
             make_folder(target.parent)
@@ -110,37 +110,40 @@ def link(source: Path, target: Path) -> None:
         except OSError as e:
             if e.errno not in _NO_LINK:
                 raise
-            raise SliceError(_why_no_link(source, target, found, e), kind="input") from e
+            why, advice = _why_no_link(source, target, found, e)
+            raise SliceError(
+                f"cannot link {source} to {target}: {e.strerror}: {why}", kind="input", advice=advice
+            ) from e
         else:
             sync(target.parent)
             return
 
 
-def _why_no_link(source: Path, target: Path, found: os.stat_result, error: OSError) -> str:
-    text = f"cannot link {source} to {target}: {error.strerror}. "
+def _why_no_link(source: Path, target: Path, found: os.stat_result, error: OSError) -> tuple[str, str]:
+    """Why a file cannot be linked, and what to do."""
     if error.errno == errno.EXDEV:
-        return f"{text}{on_other_mounts(source, target)}"
+        return on_other_mounts(source, target)
     if error.errno == errno.EMLINK:
-        return f"{text}The file has {found.st_nlink:,} names already: remove the ones that are not needed"
+        return f"the file has {found.st_nlink:,} names already", "Remove the ones that are not needed"
     if error.errno == errno.EPERM and found.st_uid != os.geteuid():
         return (
-            f"{text}The file belongs to user {_user(found.st_uid)}, and this is user {_user(os.geteuid())}: "
-            "with fs.protected_hardlinks, Linux lets users link only files that they may write. Run all "
-            "slices of the table as one user, or with a common group and umask 002, so that each may write "
-            "the other's files"
+            f"the file belongs to user {_user(found.st_uid)}, and this is user {_user(os.geteuid())}: "
+            "with fs.protected_hardlinks, Linux lets users link only files that they may write",
+            "Run all slices of the table as one user, or with a common group and umask 002, so that each "
+            "may write the other's files",
         )
     return (
-        f"{text}This file system has no hard links, by which files are published: use a disk that has them, "
-        "or an object store"
+        "this file system has no hard links, by which files are published",
+        "Use a disk that has them, or an object store",
     )
 
 
-def on_other_mounts(one: Path, other: Path) -> str:
+def on_other_mounts(one: Path, other: Path) -> tuple[str, str]:
     """Says that no file of one folder can be linked into the other, and what to do."""
     return (
-        f"They are on different file systems, mounted at {mount_point(one) or '?'} and "
-        f"{mount_point(other) or '?'}: one has to hold the table, its .ray_llm folder and its quarantine. "
-        "Mount it above them all, or move them"
+        f"they are on different file systems, mounted at {mount_point(one) or '?'} and "
+        f"{mount_point(other) or '?'}: one has to hold the table, its .ray_llm folder and its quarantine",
+        "Mount it above them all, or move them",
     )
 
 

@@ -74,9 +74,9 @@ def check_mounts(store: Store, *targets: Store) -> None:
         one, other = Path(store.root), Path(target.root)
         points = {disk.mount_point(one), disk.mount_point(other)}
         if len(points) > 1 and None not in points:
+            why, advice = disk.on_other_mounts(one, other)
             raise SliceError(
-                f"files of {one} cannot be published to {other}. {disk.on_other_mounts(one, other)}",
-                kind="input",
+                f"files of {one} cannot be published to {other}: {why}", kind="input", advice=advice
             )
 
 
@@ -104,9 +104,9 @@ def _try_alone(store: Store) -> None:
 def _check_placing_in(target: Store, store: Store) -> None:
     if type(store.fs) is not type(target.fs):
         raise SliceError(
-            f"{target.url} is on other storage than {store.url}, from where files are published: give a "
-            "folder on the same disk or object store",
+            f"{target.url} is on other storage than {store.url}, from where files are published",
             kind="input",
+            advice="Give a folder on the same disk or object store",
         )
     name = f"{PROBE}{uuid.uuid4().hex}"
     try:
@@ -130,7 +130,7 @@ def _check_creating(store: Store, folder: str) -> None:
         if e.kind == "input":
             raise
         store.put(f"{folder}/put", one)  # or the store fails altogether
-        raise _lacks(store, _CREATE, str(e)) from e
+        raise _lacks(store, _CREATE, e.failure.headline) from e
     if won != [True, False] or store.read(name) != one:
         raise _lacks(store, _CREATE, "a second writer replaced the first's file")
     with ThreadPoolExecutor(_WRITERS) as pool:
@@ -178,7 +178,8 @@ def _check_removing(store: Store, folder: str) -> None:
 
 def _lacks(store: Store, ability: str, why: str) -> SliceError:
     return SliceError(
-        f"{store.url} cannot hold tables: the store has to {ability}, and {why}. Use a disk with hard links, "
-        "or an object store with conditional writes (If-None-Match), such as S3, GCS, Azure or new MinIO",
+        f"{store.url} cannot hold tables: the store has to {ability}, and {why}",
         kind="input",
+        advice="Use a disk with hard links, or an object store with conditional writes (If-None-Match), such "
+        "as S3, GCS, Azure or new MinIO",
     )

@@ -26,6 +26,7 @@ from typing import IO, Any, NamedTuple
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.storage import disk, documents
 from airflow_provider_raydatallm.processor.storage.filesystem import (
     current_patience,
@@ -58,7 +59,8 @@ class CorruptFileError(SliceError):
     """A file of the slice does not hold what was written: it is cut short, has other bytes, or is no file."""
 
     def __init__(self, store: Store, name: str, why: str) -> None:
-        super().__init__(f"{store.path(name)} is damaged: {why}", kind="transient")
+        path = store.path(name)
+        super().__init__(f"{path} is damaged", kind="transient", place=Place(file=path), row_texts=(why,))
         self.name = name
 
 
@@ -291,8 +293,9 @@ class Store:
         if size > _MAX_COPY_BYTES:
             raise SliceError(
                 f"{source.path(source_name)} has {size:,} bytes, and object stores copy files of at most "
-                f"{_MAX_COPY_BYTES:,} bytes in one step: set a smaller publish.max_file_bytes",
+                f"{_MAX_COPY_BYTES:,} bytes in one step",
                 kind="input",
+                advice="Set a smaller publish.max_file_bytes",
             )
         for wait in (*_RETRY_WAITS_SECONDS, None):
             try:
@@ -301,8 +304,9 @@ class Store:
                     return
                 error: Exception = SliceError(
                     f"the copy of {source.path(source_name)} to {self.path(name)} did not become whole in "
-                    "time. Run the slice again: its finished rows are kept",
+                    "time",
                     kind="transient",
+                    advice="Run the slice again: its finished rows are kept",
                 )
             except Exception as e:
                 if self._size_if_known(name) == size:  # it was copied, and the answer was lost
@@ -437,8 +441,9 @@ class Store:
             if os.path.islink(path):
                 raise SliceError(
                     f"{path} is a link to {os.path.realpath(path)}, and no link in a table's folders is "
-                    "followed: put the folder itself in its place",
+                    "followed",
                     kind="input",
+                    advice="Put the folder itself in its place",
                 )
 
     @contextlib.contextmanager

@@ -24,6 +24,7 @@ from contextlib import ExitStack, suppress
 from typing import IO, TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.storage.store import Store
@@ -86,7 +87,12 @@ def _serve(
             if "rows" in request:
                 return request["names"], request["rows"]
             if "damaged" in request:
-                raise SliceError(f"{place} is damaged: {request['damaged']}", kind="input")
+                raise SliceError(
+                    f"{place} is damaged",
+                    kind="input",
+                    place=Place(file=place),
+                    row_texts=(str(request["damaged"]),),
+                )
             if "missing" in request:
                 raise ImportError(f"no module {request['missing']}", name=request["missing"])
             if "file" in request:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.store.published import locate_files
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
 
@@ -43,7 +44,10 @@ def first_rows(
                     if len(lines) >= rows:
                         return names, lines[:rows]
         except pa.ArrowException as e:
-            raise SliceError(f"{store.url}/{name} is damaged: {e}", kind="input") from e
+            path = f"{store.url}/{name}"
+            raise SliceError(
+                f"{path} is damaged", kind="input", place=Place(file=path), row_texts=(str(e),)
+            ) from e
     return names, lines
 
 

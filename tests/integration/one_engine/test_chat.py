@@ -33,7 +33,7 @@ def test_conversations_of_a_column_have_several_answers_and_their_probabilities(
 ) -> None:
     bad = {
         "ends with the assistant's message": [ASK_INDUSTRY, user("Bank", "assistant")],
-        "as role of message 1 'robot'": [user("x", "robot")],
+        "message 1 another role": [user("x", "robot")],
         "no message of the user": [user("Be brief.", "system")],
         "as content of message 1 no text: None": [user(None)],
         "is not a list of messages: None": None,

@@ -11,6 +11,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -34,10 +35,9 @@ def check_address(url: str) -> None:
     try:
         Store(url)
     except SliceError as e:
-        raise SliceError(
-            f"engine.cache: {e}. Give an address such as s3://bucket/answers, or a path that every node has",
-            kind=e.kind,
-        ) from e
+        advice = "Give an address such as s3://bucket/answers, or a path that every node has"
+        failure = e.failure.about("engine.cache")
+        raise SliceError.of(replace(failure, advice=(*failure.advice, advice))) from e
 
 
 class AnswerCache:

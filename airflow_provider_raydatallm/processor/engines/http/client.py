@@ -22,6 +22,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.log.redaction import Redactor
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.spec.engines.http import KEY_VARIABLE, Http, clean_key
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import storable
@@ -65,14 +66,24 @@ _FEW_TOKENS = 16
 _STALL_SHARE = 0.9
 #: Between two warnings that say why rows wait.
 _WARN_EVERY_S = 60.0
+_KEPT = "The answered rows are kept, and a retry continues with the others"
 
 
 class _LimitedError(SliceError):
     """The endpoint's limit has refused all rows that were left for too long."""
 
-    def __init__(self, refusal: str, message: str) -> None:
-        super().__init__(message, kind="transient")
-        self.refusal = refusal
+    def __init__(self, refusal: PassingError, limit_s: float) -> None:
+        super().__init__(
+            f"{refusal.message}, and to every row for {limit_s:g} s",
+            kind="transient",
+            advice=(
+                _KEPT,
+                "Have the endpoint's limit raised, lower engine.requests_per_minute, or raise limits.stall "
+                "to wait longer",
+            ),
+            row_texts=(refusal.quoted,),
+        )
+        self.refusal = str(refusal)
 
 
 class _InDoubtError(Exception):
@@ -119,7 +130,9 @@ class EndpointClient:
         try:
             columns = await self._answer(body, max_tokens)
         except SliceError as e:
-            self.failure = self.failure or SliceError(storable(self._redact(str(e))), kind=e.kind)
+            self.failure = self.failure or SliceError.of(
+                Failure.parse(e.failure.to_json(), clean=lambda text: storable(self._redact(text)))
+            )
             self._has_failed.set()
             self._requests.end_pause()
             return None
@@ -152,10 +165,13 @@ class EndpointClient:
             before = answered_before if error.of_all is None else self._doubted_at
             if self._answered == before or (error.timed_out and not self._has_time_for(1)):
                 raise error.of_all or SliceError(
-                    f"{error}, in each of {tries} tries. The answered rows are kept, and a retry continues "
-                    "with the others. Check that the endpoint of engine.url runs, and that the cluster's "
-                    "nodes reach it",
+                    f"{error.message}, in each of {tries} tries",
                     kind="transient",
+                    advice=(
+                        _KEPT,
+                        "Check that the endpoint of engine.url runs, and that the cluster's nodes reach it",
+                    ),
+                    row_texts=(error.quoted,),
                 )
 
     def _has_time_for(self, timeouts: int) -> bool:
@@ -250,7 +266,7 @@ class EndpointClient:
                     if "error" not in await self._ask_once(other.encode(), tokens):
                         break
                 else:
-                    raise PassingError(str(refusal))
+                    raise PassingError(refusal.message, quoted=refusal.quoted)
             except DoubtfulRefusalError as e:
                 raise _passing(e) from e
             # The refusal may have been of all, and have ended between the two.
@@ -357,12 +373,7 @@ class EndpointClient:
             if error.is_limit:
                 left_s = self._settled_at + longest_limit_s - time.monotonic()
                 if left_s <= 0:
-                    raise _LimitedError(
-                        str(error),
-                        f"{error}, and to every row for {longest_limit_s:g} s. The answered rows are kept, "
-                        "and a retry continues with the others. Have the endpoint's limit raised, lower "
-                        "engine.requests_per_minute, or raise limits.stall to wait longer",
-                    )
+                    raise _LimitedError(error, longest_limit_s)
                 wait_s = min(wait_s, left_s)
             if wait_s <= 0:
                 return
@@ -380,7 +391,12 @@ def _read_key() -> str:
 
 def _passing(refusal: DoubtfulRefusalError) -> PassingError:
     """One of all rows may pass: while a gateway reads its routes or its rules again, say."""
-    return PassingError(str(refusal), of_all=refusal.of_all, may_have_cost=refusal.may_have_cost)
+    return PassingError(
+        refusal.message,
+        quoted=refusal.quoted,
+        of_all=refusal.of_all,
+        may_have_cost=refusal.may_have_cost,
+    )
 
 
 def _failed(error_type: str, error: str) -> dict[str, Any]:

@@ -30,9 +30,9 @@ try:
     import aiohttp
 except ImportError as e:  # Ray without its dashboard
     raise SliceError(
-        "engine.kind 'http' needs aiohttp on the cluster's nodes, which ray[default] brings: install it, or "
-        "set runtime_env={'pip': ['aiohttp']}",
+        "engine.kind 'http' needs aiohttp on the cluster's nodes, which ray[default] brings",
         kind="input",
+        advice="Install it, or set runtime_env={'pip': ['aiohttp']}",
     ) from e
 
 logger = logging.getLogger(__name__)
@@ -154,21 +154,22 @@ class EndpointConnections:
             ) from e
         except aiohttp.ClientConnectorCertificateError as e:
             raise SliceError(
-                f"the endpoint's certificate is not trusted: {e}. Check engine.url; the cluster's nodes have "
-                "to know a private authority (SSL_CERT_FILE)",
+                f"the endpoint's certificate is not trusted: {e}",
                 kind="input",
+                advice="Check engine.url; the cluster's nodes have to know a private authority "
+                "(SSL_CERT_FILE)",
             ) from e
         except aiohttp.ClientHttpProxyError as e:
             message = f"{_PROXY} answered {e.status}: {e.message}"
             if e.status >= 500:
                 raise PassingError(message) from e
-            raise SliceError(f"{message}. Check its rules, or set NO_PROXY", kind="input") from e
+            raise SliceError(message, kind="input", advice="Check its rules, or set NO_PROXY") from e
         except aiohttp.ClientProxyConnectionError as e:
             raise PassingError(f"{_PROXY} cannot be reached: {e}") from e
         except aiohttp.ClientConnectorError as e:
             raise PassingError(f"the endpoint cannot be reached: {e}") from e
         except (aiohttp.InvalidURL, UnicodeError) as e:
-            raise SliceError(f"engine.url cannot be asked: {e}. Correct it", kind="input") from e
+            raise SliceError(f"engine.url cannot be asked: {e}", kind="input", advice="Correct it") from e
         except (aiohttp.ClientError, OSError) as e:
             raise PassingError(f"the endpoint's reply broke off: {e}", may_have_cost=True) from e
 
@@ -213,9 +214,9 @@ def _find_proxy(job: SliceJob) -> str | None:
         is_usable = False
     if not is_usable:  # it may hold a password
         raise SliceError(
-            f"{_PROXY} is no address as http://host:port, without which the endpoint cannot be asked. "
-            "Correct it, or set NO_PROXY",
+            f"{_PROXY} is no address as http://host:port, without which the endpoint cannot be asked",
             kind="input",
+            advice="Correct it, or set NO_PROXY",
         )
     return proxy
 
@@ -244,11 +245,12 @@ def most_connections(wanted: int) -> int:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     if soft - taken >= wanted:
         return wanted
-    advice = f"raise it (ulimit -n) on the cluster's nodes to {wanted + taken:,}, or lower engine.in_flight"
+    advice = f"Raise it (ulimit -n) on the cluster's nodes to {wanted + taken:,}, or lower engine.in_flight"
     if soft <= taken:
         raise SliceError(
-            f"a process may open {soft:,} files here, which leaves none for connections: {advice}",
+            f"a process may open {soft:,} files here, which leaves none for connections",
             kind="input",
+            advice=advice,
         )
     logger.warning(
         "engine.in_flight is %s, and a process may open %s files here: %s requests are in flight at most. To "

@@ -65,11 +65,11 @@ class EmbeddingsApi(Api):
         asked = self._embedding.dimensions
         if asked is not None:
             message = f"the endpoint answers a vector of {size} numbers, and embedding.dimensions is {asked}"
-            advice = "check that this model can cut its vectors, or leave embedding.dimensions out"
+            advice = "Check that this model can cut its vectors, or leave embedding.dimensions out"
         else:
             message = f"the endpoint answers a vector of {size} numbers after others of {self._size}"
-            advice = "check that model_source names one model, at all servers behind engine.url"
-        of_all = SliceError(f"{message}: {advice}", kind="input")
+            advice = "Check that model_source names one model, at all servers behind engine.url"
+        of_all = SliceError(message, kind="input", advice=advice)
         raise DoubtfulRefusalError(message, of_all, may_have_cost=True)
 
 

@@ -64,9 +64,9 @@ async def ask_vector_size(job: SliceJob) -> int:
         sizes.append(len(answer["numbers"]))
     if sizes[0] != sizes[1]:
         raise SliceError(
-            f"the endpoint answers vectors of {sizes[0]} and of {sizes[1]} numbers: check that model_source "
-            "names one model, at all servers behind engine.url",
+            f"the endpoint answers vectors of {sizes[0]} and of {sizes[1]} numbers",
             kind="transient",
+            advice="Check that model_source names one model, at all servers behind engine.url",
         )
     return sizes[0]
 

@@ -156,8 +156,9 @@ class TokenBudget:
                 raise SliceError(
                     f"this run has spent {self._spent:,.0f} tokens{guessed if self._guessed else ''}, and "
                     f"the next request may take {tokens:,.0f} more, which is over engine.token_budget "
-                    f"{self._limit:,}. The answered rows are kept. Raise it to continue with the others",
+                    f"{self._limit:,}",
                     kind="input",
+                    advice=("The answered rows are kept", "Raise it to continue with the others"),
                 )
             self._reserved += tokens
             self._in_flight += 1

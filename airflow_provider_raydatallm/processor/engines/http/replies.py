@@ -53,7 +53,17 @@ class RowRefusedError(Exception):
         self.reply_bytes = reply_bytes
 
 
-class DoubtfulRefusalError(Exception):
+class _QuotingError(Exception):
+    """
+    :param quoted: of the reply, which may repeat the request.
+    """
+
+    def __init__(self, message: str, quoted: str) -> None:
+        super().__init__(f"{message}: {quoted}" if quoted else message)
+        self.message, self.quoted = message, quoted
+
+
+class DoubtfulRefusalError(_QuotingError):
     """Of this row, or of all: an answer to another text tells.
 
     :param of_all: what ends the run in the second case.
@@ -62,14 +72,20 @@ class DoubtfulRefusalError(Exception):
     """
 
     def __init__(
-        self, message: str, of_all: SliceError, *, is_sudden: bool = False, may_have_cost: bool = False
+        self,
+        message: str,
+        of_all: SliceError,
+        *,
+        quoted: str = "",
+        is_sudden: bool = False,
+        may_have_cost: bool = False,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, quoted)
         self.of_all, self.is_sudden, self.may_have_cost = of_all, is_sudden, may_have_cost
         self.reply_bytes = 0
 
 
-class PassingError(Exception):
+class PassingError(_QuotingError):
     """Another try may succeed.
 
     :param pause_s: before which the endpoint wants none.
@@ -83,13 +99,14 @@ class PassingError(Exception):
         self,
         message: str,
         *,
+        quoted: str = "",
         pause_s: float | None = None,
         is_limit: bool = False,
         may_have_cost: bool = False,
         timed_out: bool = False,
         of_all: SliceError | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(message, quoted)
         self.pause_s, self.is_limit, self.may_have_cost = pause_s, is_limit, may_have_cost
         self.timed_out, self.of_all = timed_out, of_all
         self.reply_bytes = 0
@@ -108,14 +125,15 @@ def raise_unless_answered(
     """
     if is_answer(status):
         return
-    message = f"the endpoint answered {status}: {_error_message(body, redact)}"
+    message, quoted = f"the endpoint answered {status}", _error_message(body, redact)
     if status in _REFUSED or (status == 429 and _TOO_LARGE.search(body)):
-        raise RowRefusedError(message)
+        raise RowRefusedError(f"{message}: {quoted}")
     if status == 429 and b"insufficient_quota" in body:
         status = 402
     if is_passing(status):
         raise PassingError(
             message,
+            quoted=quoted,
             pause_s=_pause(headers),
             is_limit=status == 429,
             may_have_cost=status in _MAY_HAVE_COST,
@@ -123,11 +141,12 @@ def raise_unless_answered(
     if status in _REDIRECTS:
         where = redact(headers.get("Location", "another address"))
         message = f"the endpoint redirects to {where!r:.200}, which is not followed"
-        advice = "the key is for one host. Set engine.url to where it answers itself"
-        raise DoubtfulRefusalError(message, SliceError(f"{message}: {advice}", kind="input"), is_sudden=True)
-    kind, advice = _ADVICE.get(status, ("input", "check engine.url: it may lead to something else"))
-    of_all = SliceError(f"{message}. Most likely {advice}", kind=kind)
-    raise DoubtfulRefusalError(message, of_all, is_sudden=status in _OF_ALL)
+        advice = ("The key is for one host", "Set engine.url to where it answers itself")
+        of_all = SliceError(message, kind="input", advice=advice)
+        raise DoubtfulRefusalError(message, of_all, is_sudden=True)
+    kind, reason = _ADVICE.get(status, ("input", "engine.url leads to something else: check it"))
+    of_all = SliceError(message, kind=kind, advice=f"Most likely {reason}", row_texts=(quoted,))
+    raise DoubtfulRefusalError(message, of_all, quoted=quoted, is_sudden=status in _OF_ALL)
 
 
 def is_answer(status: int) -> bool:
@@ -152,7 +171,8 @@ def raise_error_within(reply: Any, body: bytes, redact: Callable[[str], str]) ->
 
 
 def broken_reply(body: bytes, problem: str, redact: Callable[[str], str]) -> PassingError:
-    return PassingError(f"the endpoint's reply {problem}: {_snippet(body, redact)!r}", may_have_cost=True)
+    quoted = repr(_snippet(body, redact))
+    return PassingError(f"the endpoint's reply {problem}", quoted=quoted, may_have_cost=True)
 
 
 def _error_message(body: bytes, redact: Callable[[str], str]) -> str:

@@ -207,8 +207,9 @@ class SharedVllmEngine(VllmEngine):
         if seen.absent_polls >= _ABSENT_POLLS:  # requests to it would wait forever
             raise SliceError(
                 f"the shared engine {self.name} was stopped while this slice used it, by a user or because "
-                "it could not be started. Finished rows are kept, and a retry continues with the rest",
+                "it could not be started",
                 kind="engine",
+                advice="Finished rows are kept, and a retry continues with the rest",
             )
         self._make_room_for_worker(engine)
 

@@ -204,8 +204,9 @@ class ServeApps:
             if name in self._status().applications:
                 raise SliceError(
                     f"the cluster has a Ray Serve application {name!r} that no slice has started, and the "
-                    "shared engine is to have that name: delete it (serve.delete), or give it another name",
+                    "shared engine is to have that name",
                     kind="engine",
+                    advice="Delete it (serve.delete), or give it another name",
                 )
             own_name = f"{scaling.name}-{uuid.uuid4().hex[:8]}"
             _ENGINES.put(name, own_name)
@@ -355,8 +356,9 @@ def _within_limit(ask: Callable[[], T]) -> T:
         return call_within(_CONTROLLER_SECONDS, ask)
     except TimeoutError as e:
         raise SliceError(
-            f"Ray Serve's controller did not answer within {_CONTROLLER_SECONDS} s: does it hang?",
+            f"Ray Serve's controller did not answer within {_CONTROLLER_SECONDS} s",
             kind="engine",
+            advice="Does it hang?",
         ) from e
 
 

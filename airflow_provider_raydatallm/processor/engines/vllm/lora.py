@@ -37,8 +37,9 @@ def lora_arguments(
     rank = engine_kwargs.get("max_lora_rank", next(r for r in _RANKS if r >= largest.rank))
     if isinstance(rank, int) and rank < largest.rank:
         raise SliceError(
-            f"engine.kwargs['max_lora_rank'] is {rank}, and {largest} has rank {largest.rank}: leave it out",
+            f"engine.kwargs['max_lora_rank'] is {rank}, and {largest} has rank {largest.rank}",
             kind="input",
+            advice="Leave it out",
         )
     at_once = engine_kwargs.get("max_loras", min(contents, _MOST_AT_ONCE))
     if on_cpu:

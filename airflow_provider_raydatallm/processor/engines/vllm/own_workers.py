@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
 from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
 from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import ClusterStore
@@ -161,6 +162,7 @@ class _Worker:
             self.error = EngineGivenUpError(
                 f"an engine worker died {self._deaths} time(s) in a row, and no other is left",
                 kind="engine",
+                place=Place(worker=self._name),
                 log=self._process,
             )
         pause = self._restarts[self._deaths - 1] if self._restarts and not self.is_given_up else 0.0

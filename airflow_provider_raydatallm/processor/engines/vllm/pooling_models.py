@@ -63,12 +63,12 @@ def _check_vectors(job: SliceJob, config: Mapping[str, Any], folder: Path) -> No
             pooling = _read(folder / str(module.get("path", "")) / "config.json") or {}
             _check_pooling(job, pooling)
         if kind == "Normalize" and not job.task_as(Embed).embedding.normalize:
-            _refuse(job, "its vectors are of length 1: leave embedding.normalize out")
+            _refuse(job, "its vectors are of length 1", "Leave embedding.normalize out")
     prompts = _read(folder / "config_sentence_transformers.json") or {}
     name = prompts.get("default_prompt_name")
     text = (prompts.get("prompts") or {}).get(name) if name else None
     if text and job.task.prompt is not None and not job.task.prompt.startswith(text):
-        _refuse(job, f"its texts begin with {text!r} (its prompt {name!r}): begin prompt with that")
+        _refuse(job, f"its texts begin with {text!r} (its prompt {name!r})", "Begin prompt with that")
 
 
 def _check_dimensions(job: SliceJob, config: Mapping[str, Any]) -> None:
@@ -84,7 +84,7 @@ def _check_dimensions(job: SliceJob, config: Mapping[str, Any]) -> None:
     if not (config.get("is_matryoshka") or sizes):
         _refuse(
             job,
-            f"embedding.dimensions is {asked}, and its config.json does not say that its vectors may be cut. "
+            f"embedding.dimensions is {asked}, and its config.json does not say that its vectors may be cut",
             "If it was trained for that, set engine.kwargs['hf_overrides'] to {'is_matryoshka': True}",
         )
     if sizes and asked not in sizes:
@@ -100,8 +100,10 @@ def _check_pooling(job: SliceJob, pooling: Mapping[str, Any]) -> None:
         _refuse(job, f"it pools by {' and '.join(modes)}, and vLLM by one of {', '.join(_POOLED_BY)}")
 
 
-def _refuse(job: SliceJob, why: str) -> None:
-    raise SliceError(f"model {job.model_source!r} cannot {job.task.kind} as asked: {why}", kind="input")
+def _refuse(job: SliceJob, why: str, advice: str = "") -> None:
+    raise SliceError(
+        f"model {job.model_source!r} cannot {job.task.kind} as asked: {why}", kind="input", advice=advice
+    )
 
 
 def _read(path: Path) -> Any:

@@ -32,9 +32,9 @@ def check_reasoning_parser(job: SliceJob) -> None:
     if name is None or not known or name in known or "reasoning_parser_plugin" in job.engine.arguments:
         return
     close = difflib.get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]!r}?" if close else f"it has {', '.join(sorted(known))}"
+    hint = f"Did you mean {close[0]!r}?" if close else f"It has {', '.join(sorted(known))}"
     raise SliceError(
-        f"reasoning_parser is {name!r}, which the cluster's vLLM does not have: {hint}", kind="input"
+        f"reasoning_parser is {name!r}, which the cluster's vLLM does not have", kind="input", advice=hint
     )
 
 

@@ -19,15 +19,15 @@ def check_speech_model(job: SliceJob) -> None:
         return
     if importlib.util.find_spec("av") is None:
         raise SliceError(
-            "task='transcribe' decodes recordings by PyAV, which is not installed on the cluster's head: "
-            "install the package av on every node",
+            "task='transcribe' decodes recordings by PyAV, which is not installed on the cluster's head",
             kind="cluster",
+            advice="Install the package av on every node",
         )
     config = load_config(job.model_source, job.engine.arguments)
     kind = config.get("model_type") if config is not None else "whisper"
     if kind != "whisper":
         raise SliceError(
-            f"task='transcribe' is for Whisper models, and {job.model_source!r} is of the type {kind!r}: "
-            "give one, such as 'openai/whisper-large-v3'",
+            f"task='transcribe' is for Whisper models, and {job.model_source!r} is of the type {kind!r}",
             kind="input",
+            advice="Give one, such as 'openai/whisper-large-v3'",
         )

@@ -21,6 +21,7 @@ import pyarrow as pa
 from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.input_formats import FormatName
 from airflow_provider_raydatallm.processor.input.formats.options import ReadOptions
 from airflow_provider_raydatallm.processor.input.listing import (
@@ -29,6 +30,7 @@ from airflow_provider_raydatallm.processor.input.listing import (
     describe_object,
     get_input_file,
 )
+from airflow_provider_raydatallm.processor.input.problems import Refusal
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
 from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath
 from airflow_provider_raydatallm.processor.storage.disk import NotRegularFileError, open_regular
@@ -66,7 +68,7 @@ class FileScan:
     schema: pa.Schema
     ranges: tuple[RowRange, ...]
     digest: str = ""
-    refused: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, Refusal] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     absent: frozenset[str] = frozenset()
     value_ranges: Mapping[ColumnPath, ValueRange] = field(default_factory=dict)
@@ -102,7 +104,7 @@ class FileFormat(ABC):
     #: Of its files, in lower case; that of a compression may follow.
     extensions: ClassVar[tuple[str, ...]]
     #: Extensions of files that it reads only with options: what such a file is, and which to set.
-    extensions_with_options: ClassVar[Mapping[str, str]] = {}
+    extensions_with_options: ClassVar[Mapping[str, Refusal]] = {}
     #: Whether a file of no bytes has no rows. Else it is damaged.
     may_be_empty: ClassVar[bool] = False
     #: Whether a scan parses the whole file, so that several at once gain nothing. Else it mostly waits.
@@ -160,7 +162,7 @@ class FileFormat(ABC):
             except FileNotFoundError as e:
                 raise changed_error(file.path) from e
             except PermissionError as e:
-                raise read_error(file.path, e, "") from e
+                raise read_error(file.path, e) from e
 
             def check() -> None:
                 if info().identity != file.identity:
@@ -175,7 +177,7 @@ class FileFormat(ABC):
                     check()
                 except OSError:
                     raise e from None
-                if failures and (failed := read_error(file.path, failures[0], "")).kind == "transient":
+                if failures and (failed := read_error(file.path, failures[0])).kind == "transient":
                     raise failed from e
                 raise
             check_again()
@@ -237,8 +239,10 @@ class _WholeReads(io.RawIOBase):
         if len(data) != max(wanted, 0):
             raise SliceError(
                 f"{self._file.path} could not be read: of the {wanted:,} bytes from byte {start:,} on, "
-                f"{len(data):,} came. A proxy may cut answers; run the slice again",
+                f"{len(data):,} came",
                 kind="transient",
+                advice="A proxy may cut answers; run the slice again",
+                place=Place(file=self._file.path),
             )
         return data
 
@@ -265,17 +269,37 @@ def _pass() -> None:
     pass
 
 
-def read_error(path: str, error: Exception, problem: str) -> SliceError:
-    """The error for a file that cannot be read: transient when the storage failed, not the content."""
+def read_error(
+    path: str,
+    error: Exception,
+    problem: str = "cannot be read",
+    *,
+    advice: str | Sequence[str] = (),
+    column: str | None = None,
+) -> SliceError:
+    """The error for a file that cannot be read: transient when the storage failed, not the content.
+
+    :param problem: of the content; the error itself may quote a row.
+    """
     if isinstance(error, SliceError):
         return error
     if getattr(error, "errno", None) == errno.EBUSY:  # s3fs: the object was replaced since it was opened
         return changed_error(path)
     refused = isinstance(error, (PermissionError, ConnectionError, TimeoutError))
     if refused or getattr(error, "errno", None) is not None:
-        return SliceError(f"{path} could not be read: {reason(error)}", kind="transient")
-    return SliceError(f"{path}{problem}: {error}", kind="input")
+        return SliceError(
+            f"{path} could not be read: {reason(error)}", kind="transient", place=Place(file=path)
+        )
+    return SliceError(
+        f"{path} {problem}",
+        kind="input",
+        advice=advice,
+        place=Place(file=path, column=column),
+        row_texts=(str(error),),
+    )
 
 
 def changed_error(path: str) -> SliceError:
-    return SliceError(f"{path} changed while the slice ran; run it again", kind="transient")
+    return SliceError(
+        f"{path} changed while the slice ran", kind="transient", advice="Run it again", place=Place(file=path)
+    )

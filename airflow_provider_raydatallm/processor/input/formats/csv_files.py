@@ -16,13 +16,16 @@ import pyarrow.csv as pa_csv
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.source import CsvOptions
 from airflow_provider_raydatallm.processor.input.formats.text import (
     BYTE_ORDER_MARK,
+    DECLARE_OTHER_TYPE,
     ENCODING_HINT,
     ColumnTypes,
     TextFormat,
 )
+from airflow_provider_raydatallm.processor.input.problems import Refusal
 from airflow_provider_raydatallm.processor.input.types.convert import conform
 from airflow_provider_raydatallm.processor.input.types.declared import parse_path
 from airflow_provider_raydatallm.processor.input.types.lossless import holds_number
@@ -36,9 +39,9 @@ _COLUMN = re.compile(r"In CSV column #(\d+): ")
 _SEPARATOR = re.compile(rb'\s*"?sep=(.)"?\r?\n', re.IGNORECASE)
 
 
-_TABS = (
-    "holds columns between tabs, to go by its extension: set source.format='csv' and "
-    "source.csv={'delimiter': '\\t'}"
+_TABS = Refusal(
+    "holds columns between tabs, to go by its extension",
+    "Set source.format='csv' and source.csv={'delimiter': '\\t'}",
 )
 
 
@@ -59,9 +62,11 @@ class CsvFormat(TextFormat):
         if match := _SEPARATOR.match(block[skip : skip + 20]):
             raise SliceError(
                 f"{path} begins with the line {match[0].decode(errors='replace').strip()!r}, which "
-                "spreadsheets write: remove it, and set "
-                f"source.csv={{'delimiter': {match[1].decode(errors='replace')!r}}}",
+                "spreadsheets write",
                 kind="input",
+                advice="Remove it, and set "
+                f"source.csv={{'delimiter': {match[1].decode(errors='replace')!r}}}",
+                place=Place(file=path),
             )
         try:
             end = skip + _first_record_end(block[skip:], options)
@@ -76,15 +81,20 @@ class CsvFormat(TextFormat):
                 raise ValueError("a CR alone ends its line")
         except (ValueError, csv.Error) as e:
             raise SliceError(
-                f"{path}: the header cannot be read ({e}): use UTF-8 and LF or CRLF line ends; "
-                f"{ENCODING_HINT}",
+                f"{path}: the header cannot be read",
                 kind="input",
+                advice=("Use UTF-8 and LF or CRLF line ends", ENCODING_HINT),
+                place=Place(file=path),
+                row_texts=(str(e),),
             ) from e
         if not names:
-            raise SliceError(f"{path}: the header names no column", kind="input")
+            raise SliceError(f"{path}: the header names no column", kind="input", place=Place(file=path))
         if duplicates := sorted(name for name, count in Counter(names).items() if count > 1):
             raise SliceError(
-                f"{path}: the header names {', '.join(map(repr, duplicates))} twice", kind="input"
+                f"{path}: the header names a column twice",
+                kind="input",
+                place=Place(file=path),
+                row_texts=[repr(name) for name in duplicates],  # the first row's, where there is no header
             )
         return names, end
 
@@ -93,10 +103,12 @@ class CsvFormat(TextFormat):
         for (first, names), (path, others) in pairwise(by_size):
             if set(names) - set(others):
                 raise SliceError(
-                    f"{path} begins with {list(others)!r:.200} and {first} with {list(names)!r:.200}: each "
-                    "file begins with its header, and files of one slice name the same columns. Is the "
-                    "header missing?",
+                    f"{path} begins with another line than {first}, and files of one slice begin with "
+                    "headers that name the same columns",
                     kind="input",
+                    advice="Is the header missing?",
+                    place=Place(file=path),
+                    row_texts=(f"{list(others)!r:.200}", f"{list(names)!r:.200}"),
                 )
 
     def column_types(self, path: str, header: Sequence[str]) -> ColumnTypes:
@@ -142,7 +154,11 @@ class CsvFormat(TextFormat):
         return pa.schema([(name, types.get((name,), pa.string())) for name in header])
 
     def hint(self, problem: str, block: bytes) -> str:
-        return f": {ENCODING_HINT}" if "invalid UTF8" in problem else ""
+        if "invalid UTF8" in problem:
+            return ENCODING_HINT
+        if "CR without an LF" in problem:
+            return "Write the value in quotes, and end lines with LF or CRLF"
+        return DECLARE_OTHER_TYPE if " is none of " in problem else ""
 
     def last_record_end(self, block: bytes) -> int:
         if self.options.csv.quote_char.encode() not in block:
@@ -166,10 +182,7 @@ class CsvFormat(TextFormat):
             at = int(alone[0])
             row = int((is_newline & ~is_quoted)[:at].sum()) + 1
             around = block[max(at - 20, 0) : at + 20]
-            raise pa.ArrowInvalid(
-                f"Row #{row}: a CR without an LF stands outside of quotes, in {around!r}: write the value in "
-                "quotes, and end lines with LF or CRLF"
-            )
+            raise pa.ArrowInvalid(f"Row #{row}: a CR without an LF stands outside of quotes, in {around!r}")
 
     def _is_quoted(self, block: bytes) -> np.ndarray:
         """Which bytes are within quotes. `block` begins with a record."""
@@ -221,8 +234,7 @@ class _CsvTypes(ColumnTypes):
             for row, text in zip(rows.to_pylist(), texts[name].take(rows).to_pylist(), strict=True):
                 if not holds_number(kind, text.strip()):
                     raise pa.ArrowInvalid(
-                        f"Row #{row + 1}: column {name!r}: {text.strip()} is none of {kind}: declare it as "
-                        "another type, such as decimal128(38, 3)"
+                        f"Row #{row + 1}: column {name!r}: {text.strip()} is none of {kind}"
                     )
 
     def schema(self) -> pa.Schema:

@@ -19,7 +19,11 @@ import pyarrow.json as pa_json
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.processor.input.formats.base import MAX_FIELDS
-from airflow_provider_raydatallm.processor.input.formats.text import ColumnTypes, TextFormat
+from airflow_provider_raydatallm.processor.input.formats.text import (
+    DECLARE_OTHER_TYPE,
+    ColumnTypes,
+    TextFormat,
+)
 from airflow_provider_raydatallm.processor.input.types.convert import conform
 from airflow_provider_raydatallm.processor.input.types.declared import (
     declared_fields,
@@ -81,12 +85,23 @@ class JsonLinesFormat(TextFormat):
 
     def hint(self, problem: str, block: bytes) -> str:
         if "changed from" in problem:
-            return ": a field has values of one type; give the others another name, or write all as text"
+            return "A field has values of one type; give the others another name, or write all as text"
         if block.lstrip().startswith(b"["):
-            return ": the file is a JSON array; write its objects one a line (jq -c '.[]' does)"
+            return "The file is a JSON array; write its objects one a line (jq -c '.[]' does)"
+        if "mixes floats" in problem:
+            return (
+                "Set the field's type in source.column_types to 'decimal128(38, 3)', or to 'uint64' for "
+                "integers alone"
+            )
+        if " is none of " in problem:
+            return DECLARE_OTHER_TYPE
+        if "is nested in more" in problem:
+            return "Write it as text"
+        if "fields together" in problem:
+            return "Are their keys data? Write them as lists of keys and values"
         if "twice" in problem or "surrogate" in problem or "too big" in problem:
             return ""
-        return ": each line holds one object" if "JSON parse error" in problem else ""
+        return "Each line holds one object" if "JSON parse error" in problem else ""
 
 
 class _JsonTypes(ColumnTypes):
@@ -181,14 +196,11 @@ class _JsonTypes(ColumnTypes):
             if any(
                 pc.any(pc.is_inf(values)).as_py() for values in values_at(table.column(path[0]), path[1:])
             ):
-                raise pa.ArrowInvalid(f"field {path_text(path)!r} has a number that is too large for {kind}")
+                raise pa.ArrowInvalid(f"field {path_text(path)!r}: a number is too large for {kind}")
             for record in _records_with_integers(piece, len(str(EXACT_INTS[kind.bit_width]))):
                 for number in _numbers_at(record, path):
                     if isinstance(number, int) and not holds_integer(kind, number):
-                        raise pa.ArrowInvalid(
-                            f"field {path_text(path)!r}: {number} is none of {kind}: declare it as another "
-                            "type, such as decimal128(38, 3)"
-                        )
+                        raise pa.ArrowInvalid(f"field {path_text(path)!r}: {number} is none of {kind}")
 
     def _wide_integers(
         self, piece: bytes, table: pa.Table, found: pa.Schema, types: Mapping[ColumnPath, pa.DataType]
@@ -216,9 +228,8 @@ class _JsonTypes(ColumnTypes):
                 _parse(piece, only, "ignore")
             except pa.ArrowInvalid as e:
                 raise pa.ArrowInvalid(
-                    f"field {path_text(path)!r} mixes floats with integers that they cannot hold, such as "
-                    f"{value}: set source.column_types={{{path_text(path)!r}: 'decimal128(38, 3)'}}, or "
-                    "'uint64' for integers alone"
+                    f"field {path_text(path)!r}: it mixes floats with integers that they cannot hold, such "
+                    f"as {value}"
                 ) from e
         return list(wide)
 
@@ -284,12 +295,9 @@ def _check_width(schema: pa.Schema) -> int:
     while level:
         depth, fields = depth + 1, fields + len(level)
         if depth > MAX_DEPTH:
-            raise pa.ArrowInvalid(f"a value is nested in more than {MAX_DEPTH} levels: write it as text")
+            raise pa.ArrowInvalid(f"a value is nested in more than {MAX_DEPTH} levels")
         if fields > MAX_FIELDS:
-            raise pa.ArrowInvalid(
-                f"the records have more than {MAX_FIELDS:,} fields together: are their keys data? Write them "
-                "as lists of keys and values"
-            )
+            raise pa.ArrowInvalid(f"the records have more than {MAX_FIELDS:,} fields together")
         level = [kind.field(i).type for kind in level for i in range(kind.num_fields)]
     return fields
 
@@ -311,9 +319,7 @@ def _check_lines(block: bytes) -> None:
     for number in np.flatnonzero(sizes > _SAFE_LINE_BYTES):
         line = block[starts[number] : starts[number] + sizes[number]]
         if sum(map(line.count, (b"{", b"["))) > MAX_DEPTH and _depth(line) > MAX_DEPTH:
-            raise pa.ArrowInvalid(
-                f"a value is nested in more than {MAX_DEPTH} levels, in row {number}: write it as text"
-            )
+            raise pa.ArrowInvalid(f"a value is nested in more than {MAX_DEPTH} levels, in row {number}")
 
 
 def _depth(line: bytes) -> int:

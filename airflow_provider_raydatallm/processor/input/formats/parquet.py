@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.input.formats.base import (
     FileFormat,
     FileScan,
@@ -27,13 +28,14 @@ from airflow_provider_raydatallm.processor.input.formats.parquet_footer import (
     read_footer,
 )
 from airflow_provider_raydatallm.processor.input.listing import InputFile
+from airflow_provider_raydatallm.processor.input.problems import Refusal
 from airflow_provider_raydatallm.processor.input.types.convert import conform
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
 from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath, leaf_paths, leaves
 from airflow_provider_raydatallm.processor.input.types.validity import replace_invalid
 from airflow_provider_raydatallm.processor.input.types.values import range_of, values_at
 
-_DAMAGED = " is not a readable Parquet file (truncated or not Parquet)"
+_DAMAGED = "is not a readable Parquet file (truncated or not Parquet)"
 #: What pyarrow raises for a file.
 _ERRORS = (pa.ArrowException, OSError, ValueError)
 #: Of either sign, that nanoseconds in 64 bits can tell.
@@ -46,7 +48,7 @@ class ParquetFormat(FileFormat):
     position_sizes = (1,)
     extensions = (".parquet", ".pq")
 
-    _last: tuple[ParquetFooter, tuple[str, ...], pa.Schema, Mapping[str, str]] | None = None
+    _last: tuple[ParquetFooter, tuple[str, ...], pa.Schema, Mapping[str, Refusal]] | None = None
 
     def scan(self, file: InputFile) -> FileScan:
         try:
@@ -58,7 +60,12 @@ class ParquetFormat(FileFormat):
         except _ERRORS as e:
             raise read_error(file.path, e, _DAMAGED) from e
         if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
-            raise SliceError(f"{file.path}: two columns are named {twice[0]!r}: rename one", kind="input")
+            raise SliceError(
+                f"{file.path}: two columns are named {twice[0]!r}",
+                kind="input",
+                advice="Rename one",
+                place=Place(file=file.path, column=twice[0]),
+            )
         ranges, first = [], 0
         for group in range(footer.file.metadata.num_row_groups):
             rows = footer.file.metadata.row_group(group).num_rows
@@ -89,7 +96,8 @@ class ParquetFormat(FileFormat):
                 except _ERRORS as e:
                     name = groups.find_unreadable(group, own.names)
                     column = "" if name is None else f", column {name!r}"
-                    raise read_error(file.path, e, f", row group {group}{column}") from e
+                    problem = f"cannot be read in row group {group}{column}"
+                    raise read_error(file.path, e, problem, column=name) from e
 
             yield read
 
@@ -117,7 +125,7 @@ class ParquetFormat(FileFormat):
 
     def _types(
         self, footer: ParquetFooter, nanoseconds: tuple[str, ...]
-    ) -> tuple[pa.Schema, Mapping[str, str]]:
+    ) -> tuple[pa.Schema, Mapping[str, Refusal]]:
         """The footer's types; the very objects of the file before for the same ones, as files mostly have."""
         last = self._last
         if last is not None and last[1] == nanoseconds and last[0].has_same_types(footer):
@@ -153,20 +161,21 @@ class ParquetFormat(FileFormat):
             if has_digits and is_distant:
                 raise SliceError(
                     f"{file.path}: column {name!r} holds timestamps of nanoseconds, and some of years before "
-                    "1678 or after 2261, in the old INT96 format: no type keeps both. Write them as another "
-                    "type, or leave the column out with columns=",
+                    "1678 or after 2261, in the old INT96 format: no type keeps both",
                     kind="input",
+                    advice="Write them as another type, or leave the column out with columns=",
+                    place=Place(file=file.path, column=name),
                 )
             found += [name] * has_digits
         return tuple(found)
 
 
-def _encrypted(footer: ParquetFooter) -> dict[str, str]:
+def _encrypted(footer: ParquetFooter) -> dict[str, Refusal]:
     if not footer.may_be_encrypted:
         return {}
     names = [name for name, *_ in leaf_paths(footer.file.schema_arrow)]
     return {
-        name: "is encrypted, and jobs have no keys: write it without encryption"
+        name: Refusal("is encrypted, and jobs have no keys", "Write it without encryption")
         for group in footer.chunks
         for name, chunk in zip(names, group, strict=True)
         if chunk.is_encrypted

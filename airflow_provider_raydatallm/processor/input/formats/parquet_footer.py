@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.processor.input.formats.parquet_chunks import (
     read_chunks,
     times_in_utc,
 )
+from airflow_provider_raydatallm.processor.input.problems import Refusal
 from airflow_provider_raydatallm.processor.input.types.plain import (
     children,
     leaf_paths,
@@ -47,32 +48,32 @@ _OPTIONS: dict[str, Any] = (
 )
 #: Extension types of columns whose values are not what is stored: why, and what to do.
 _REFUSED_EXTENSIONS = {
-    b"ray.data.arrow_pickled_object": (
-        "holds pickled Python objects, and reading one runs whatever code it names: write the column with an "
-        "Arrow type"
+    b"ray.data.arrow_pickled_object": Refusal(
+        "holds pickled Python objects, and reading one runs whatever code it names",
+        "Write the column with an Arrow type",
     ),
-    b"pandas.period": (
-        "holds periods of pandas, which are stored as bare numbers: write their start times, or text"
+    b"pandas.period": Refusal(
+        "holds periods of pandas, which are stored as bare numbers", "Write their start times, or text"
     ),
 }
-_INTERVAL = (
-    "holds intervals of months, days and milliseconds, which no Arrow type keeps: write the column as text, "
-    "or as a duration"
+_INTERVAL = Refusal(
+    "holds intervals of months, days and milliseconds, which no Arrow type keeps",
+    "Write the column as text, or as a duration",
 )
-_TIME_IN_UTC = (
-    "holds times of day with a timezone, which no Arrow type keeps: write the column as text, or as times "
-    "without one"
+_TIME_IN_UTC = Refusal(
+    "holds times of day with a timezone, which no Arrow type keeps",
+    "Write the column as text, or as times without one",
 )
-_VARIANT = (
-    "holds values with types of their own (VARIANT), which no Arrow type keeps: write the column as text in "
-    "JSON"
+_VARIANT = Refusal(
+    "holds values with types of their own (VARIANT), which no Arrow type keeps",
+    "Write the column as text in JSON",
 )
 _VARIANT_FIELDS = {"metadata", "value"}
 #: How types that Parquet lacks are stored.
 _BARE = ("FIXED_LEN_BYTE_ARRAY", "NONE")
-_UNKNOWN = (
-    "has a type that Arrow does not know, such as integers of 128 bits: write the column as decimal(38, 0), "
-    "or as text"
+_UNKNOWN = Refusal(
+    "has a type that Arrow does not know, such as integers of 128 bits",
+    "Write the column as decimal(38, 0), or as text",
 )
 Int96Unit = Literal["us", "ns"]
 
@@ -156,7 +157,7 @@ class ParquetFooter:
         return pa.schema(fields)
 
     @cached_property
-    def refused(self) -> dict[str, str]:
+    def refused(self) -> dict[str, Refusal]:
         """Columns that cannot be read as what they are: why, and what to do."""
         hints = self._hints
         found = {name: why for name, hint in hints.items() if (why := _refused_extension(hint)) is not None}
@@ -283,7 +284,7 @@ def _choose_type(stored: pa.DataType, hint: pa.DataType) -> pa.DataType:
     return stored
 
 
-def _refused_extension(hint: pa.Field) -> str | None:
+def _refused_extension(hint: pa.Field) -> Refusal | None:
     """Why a column is refused for the extension type that it was written as, at any depth."""
     name = (hint.metadata or {}).get(_HIDDEN_EXTENSION)
     if name in _REFUSED_EXTENSIONS:

@@ -6,12 +6,14 @@ import os
 from collections.abc import Iterable, Mapping
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.input_formats import FormatName
 from airflow_provider_raydatallm.processor.input.formats.base import FileFormat
 from airflow_provider_raydatallm.processor.input.formats.csv_files import CsvFormat
 from airflow_provider_raydatallm.processor.input.formats.json_lines import JsonLinesFormat
 from airflow_provider_raydatallm.processor.input.formats.parquet import ParquetFormat
 from airflow_provider_raydatallm.processor.input.formats.text import COMPRESSIONS
+from airflow_provider_raydatallm.processor.input.problems import Refusal
 
 #: The first one is that of an input without files, where any would do.
 FORMATS: Mapping[FormatName, type[FileFormat]] = {
@@ -35,8 +37,9 @@ def find_format(paths: Iterable[str]) -> FormatName:
         by_format.setdefault(_format_of(path), path)
     if len(by_format) > 1:
         raise SliceError(
-            f"input_path matches files of several formats: {', '.join(by_format.values())}; narrow it",
+            f"input_path matches files of several formats: {', '.join(by_format.values())}",
             kind="input",
+            advice="Narrow it",
         )
     return next(iter(by_format), next(iter(FORMATS)))
 
@@ -49,21 +52,23 @@ def _format_of(path: str) -> FormatName:
     for one in FORMATS.values():
         if name.endswith(one.extensions):
             return one.name
-    raise SliceError(f"{path} {_unread(extension)}", kind="input")
+    why, advice = _unread(extension)
+    raise SliceError(f"{path} {why}", kind="input", advice=advice, place=Place(file=path))
 
 
-def _unread(extension: str) -> str:
+def _unread(extension: str) -> Refusal:
     """Why files of an extension are not read as they are, and what to do."""
     for one in FORMATS.values():
         if extension in one.extensions_with_options:
             return one.extensions_with_options[extension]
     if extension in _OTHERS:
         titles = _either([one.title for one in FORMATS.values()])
-        return f"is {_OTHERS[extension]}, which is not read: write the input as {titles}"
+        return Refusal(f"is {_OTHERS[extension]}, which is not read", f"Write the input as {titles}")
     example = next(iter(FORMATS.values())).extensions[0]
-    return (
-        f"has an unknown file extension {extension!r}: set source.format to {_either(list(FORMATS))}, or "
-        f"leave the file out by a pattern in input_path, such as .../*{example}"
+    return Refusal(
+        f"has an unknown file extension {extension!r}",
+        f"Set source.format to {_either(list(FORMATS))}, or leave the file out by a pattern in input_path, "
+        f"such as .../*{example}",
     )
 
 

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.input.formats.base import (
     FileFormat,
     FileScan,
@@ -26,6 +27,7 @@ from airflow_provider_raydatallm.processor.input.formats.base import (
     read_error,
 )
 from airflow_provider_raydatallm.processor.input.listing import InputFile
+from airflow_provider_raydatallm.processor.input.problems import split_column
 from airflow_provider_raydatallm.processor.input.types.lossless import ValueRange
 from airflow_provider_raydatallm.processor.input.types.plain import ColumnPath, leaves
 from airflow_provider_raydatallm.processor.input.types.values import has_range, range_of, values_at
@@ -40,7 +42,8 @@ BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 #: What to do about bytes that are not text.
-ENCODING_HINT = "if it is written in another encoding, set source.encoding='latin-1' or the like"
+ENCODING_HINT = "If it is written in another encoding, set source.encoding='latin-1' or the like"
+DECLARE_OTHER_TYPE = "Declare it as another type, such as decimal128(38, 3)"
 
 
 class ColumnTypes:
@@ -166,7 +169,7 @@ class TextFormat(FileFormat):
                 raw.seek(first)
                 data = bytes(raw.read(end - first))
             except OSError as e:
-                raise read_error(path, e, f", from byte {first:,}") from e
+                raise read_error(path, e, f"cannot be read from byte {first:,} on") from e
             yield data
             return
         for start, block in self._read_blocks(path, raw):
@@ -190,20 +193,25 @@ class TextFormat(FileFormat):
                 end = self._records_end(block, start)
                 if not end and len(block) > MAX_RECORD_BYTES:
                     raise SliceError(
-                        f"{path}: the record at byte {start:,} is longer than {MAX_RECORD_BYTES >> 20} "
-                        "MiB; is a quote in it never closed?",
+                        f"{path}: the record at byte {start:,} is longer than {MAX_RECORD_BYTES >> 20} MiB",
                         kind="input",
+                        advice="Is a quote in it never closed?",
+                        place=Place(file=path),
                     )
                 if end:
                     yield start, block[:end]
                 start, rest = start + end, block[end:]
         except (pa.ArrowException, OSError, EOFError) as e:
-            raise read_error(path, e, f", after byte {start:,}: is it truncated?") from e
+            raise read_error(
+                path, e, f"cannot be read after byte {start:,}", advice="Is it truncated?"
+            ) from e
         if rest:
             if self._records_end(rest + b"\n", start) != len(rest) + 1:
                 raise SliceError(
-                    f"{path}: a quote after byte {start:,} is never closed; is the file truncated?",
+                    f"{path}: a quote after byte {start:,} is never closed",
                     kind="input",
+                    advice="Is the file truncated?",
+                    place=Place(file=path),
                 )
             yield start, rest
 
@@ -223,7 +231,11 @@ class TextFormat(FileFormat):
             ).encode()
         except UnicodeError as e:
             raise SliceError(
-                f"{path} is not written in {encoding}: {e}. Set source.encoding", kind="input"
+                f"{path} is not written in {encoding}",
+                kind="input",
+                advice="Set source.encoding",
+                place=Place(file=path),
+                row_texts=(str(e),),
             ) from e
 
     def _valid(self, path: str, row: int, block: bytes, header: Sequence[str]) -> bytes:
@@ -239,28 +251,31 @@ class TextFormat(FileFormat):
             if self.options.replaces_invalid_text:
                 return block.decode(errors="replace").encode()
             line = row + block.count(b"\n", 0, e.start) + 1
+            column = self._find_column(block, e.start, header)
+            where = "" if column is None else f", column {column!r}"
             raise SliceError(
-                f"{path}, in or before record {line:,}{self._name_column(block, e.start, header)}: "
-                f"{block[e.start : e.start + 4]!r} is not valid UTF-8: {ENCODING_HINT}; "
-                "source.on_invalid_text='replace' puts U+FFFD there",
+                f"{path} holds text that is not valid UTF-8, in or before record {line:,}{where}",
                 kind="input",
+                advice=(ENCODING_HINT, "source.on_invalid_text='replace' puts U+FFFD there"),
+                place=Place(file=path, column=column),
+                row_texts=(repr(block[e.start : e.start + 4]),),
             ) from e
         return block
 
-    def _name_column(self, block: bytes, at: int, header: Sequence[str]) -> str:
-        """The column of a byte that is no UTF-8; "" where the rest does not tell."""
+    def _find_column(self, block: bytes, at: int, header: Sequence[str]) -> str | None:
+        """The column of a byte that is no UTF-8; None where the rest does not tell."""
         mark = uuid.uuid4().hex
         rest = block[at:].decode(errors="replace").encode()
         try:
             table = self.parse_texts(block[:at] + mark.encode() + rest, header)
         except (pa.ArrowException, SliceError):
-            return ""
+            return None
         for name, column in zip(table.column_names, table.itercolumns(), strict=True):
             for path, kind in leaves(column.type, ()):
                 texts = values_at(column, path) if pt.is_string(kind) else iter(())
                 if any(pc.any(pc.match_substring(values, mark)).as_py() for values in texts):
-                    return f", column {name!r}"
-        return ""
+                    return str(name)
+        return None
 
     @contextlib.contextmanager
     def _errors(self, path: str, row: int, block: bytes) -> Iterator[None]:
@@ -268,11 +283,19 @@ class TextFormat(FileFormat):
         try:
             yield
         except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, RecursionError) as e:
-            place = f"in or after record {row + 1:,}"
+            where, number = f"in or after record {row + 1:,}", None
             if match := self._row_in_message.search(str(e)):
-                place = f"record {row + int(match.group(1)) - self._first_number + 1:,}"
-            hint = self.hint(str(e), block)
-            raise SliceError(f"{path}, {place}: {str(e).strip()[:500]}{hint}", kind="input") from e
+                number = row + int(match.group(1)) - self._first_number
+                where = f"in record {number + 1:,}"
+            column, problem = split_column(str(e).strip())
+            of_column = "" if column is None else f", column {column!r}"
+            raise SliceError(
+                f"{path} cannot be read {where}{of_column}",
+                kind="input",
+                advice=self.hint(problem, block),
+                place=Place(file=path, column=column, row=number),
+                row_texts=(problem[:500],),
+            ) from e
 
     def hint(self, problem: str, block: bytes) -> str:
         """What to do about a parser's error; "" where the error says enough."""

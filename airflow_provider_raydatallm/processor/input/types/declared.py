@@ -32,9 +32,10 @@ def parse_type(column: str, text: str) -> pa.DataType:
         return pa.type_for_alias(text)
     except ValueError:
         raise SliceError(
-            f"source.column_types[{column!r}] is {text!r}, which is not a valid Arrow type: use string, "
-            "int64, float64, bool, date32, timestamp[us], timestamp[us, tz=UTC], decimal(10, 2), ...",
+            f"source.column_types[{column!r}] is {text!r}, which is not a valid Arrow type",
             kind="input",
+            advice="Use string, int64, float64, bool, date32, timestamp[us], timestamp[us, tz=UTC], "
+            "decimal(10, 2) or the like",
         ) from None
 
 

@@ -21,12 +21,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import pyarrow as pa
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.input.types.lossless import (
     ValueRange,
     digits,
@@ -118,7 +119,7 @@ def fits(path: ColumnPath, held: Held, target: pa.DataType) -> bool:
         if pt.is_fixed_size_list(target) and getattr(kind, "list_size", None) != target.list_size:
             return False
         return fits((*path, ITEMS), Held(kind.value_type, held.holder), target.value_type)
-    return _excess(path, held, target) is None
+    return _find_excess(path, held, target) is None
 
 
 def _fields(held: Sequence[Held]) -> dict[str, list[Held]]:
@@ -136,9 +137,9 @@ def _list_of(items: pa.Field, kinds: Sequence[pa.DataType]) -> pa.DataType:
 
 
 def _unify_values(path: ColumnPath, held: Sequence[Held], kinds: Sequence[pa.DataType]) -> pa.DataType:
-    excess: tuple[Held, str] | None = None
+    excess: _Excess | None = None
     for target in _candidates(kinds):
-        found = next(((one, why) for one in held if (why := _excess(path, one, target)) is not None), None)
+        found = next(filter(None, (_find_excess(path, one, target) for one in held)), None)
         if found is None:
             return target
         excess = excess or found
@@ -187,18 +188,29 @@ def _moments(kinds: Sequence[pa.DataType]) -> pa.DataType:
     return pa.timestamp(unit, zones.pop() if len(zones) == 1 else "UTC")
 
 
-def _excess(path: ColumnPath, held: Held, target: pa.DataType) -> str | None:
+class _Excess(NamedTuple):
+    """Values that a type does not hold.
+
+    :ivar values: such of rows.
+    """
+
+    of: Held
+    why: str
+    values: tuple[str, ...] = ()
+
+
+def _find_excess(path: ColumnPath, held: Held, target: pa.DataType) -> _Excess | None:
     """Why not each value is the same in `target`; None where it is."""
     values = held_values(held.kind, target, floats_count=held.holder.floats_count)
     if values is True:
         return None
     if values is False:
-        return f"{held.kind} would change as {target}"
+        return _Excess(held, f"{held.kind} would change as {target}")
     found = held.holder.value_range(path)
     if found is None or values.holds(found):
         return None
     value = found.high if found.high > values.high else found.low
-    return f"its value {_shown(value, held.kind)} is none of {target}"
+    return _Excess(held, f"it has a value that is none of {target}", (_shown(value, held.kind),))
 
 
 def _shown(value: int, kind: pa.DataType) -> str:
@@ -207,16 +219,15 @@ def _shown(value: int, kind: pa.DataType) -> str:
     return f"{value} {kind.unit}" if hasattr(kind, "unit") else str(value)
 
 
-def _clash(path: ColumnPath, held: Sequence[Held], excess: tuple[Held, str] | None) -> SliceError:
-    one = held[0]
+def _clash(path: ColumnPath, held: Sequence[Held], excess: _Excess | None) -> SliceError:
+    one, why, values = excess or _Excess(held[0], "no type holds both")
     other = next(two for two in held if two.kind != one.kind)
-    why = "no type holds both"
-    if excess is not None:
-        one, why = excess
-        other = next(two for two in held if two.kind != one.kind)
     return SliceError(
         f"{one.holder.name}: column {path_text(path)!r} is {one.kind}, and {other.kind} in "
-        f"{other.holder.name}: {why}. Give the files one type, name one in source.column_types, or leave the "
-        "column out with columns=",
+        f"{other.holder.name}: {why}",
         kind="input",
+        advice="Give the files one type, name one in source.column_types, or leave the column out with "
+        "columns=",
+        place=Place(file=one.holder.name, column=path_text(path)),
+        row_texts=values,
     )

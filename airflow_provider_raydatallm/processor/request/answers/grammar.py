@@ -150,8 +150,9 @@ def check_compiles(job: SliceJob) -> None:
             if xgrammar_problem := _problem_of_xgrammar(kind, text):
                 raise SliceError(
                     f"{name} cannot be compiled by vLLM: {xgrammar_problem} (xgrammar); {problem} "
-                    "(llguidance). Simplify it",
+                    "(llguidance)",
                     kind="input",
+                    advice="Simplify it",
                 )
 
 
@@ -160,8 +161,9 @@ def check_can_be_written(choices: Sequence[str]) -> None:
     if broken := [choice for choice in choices if any(character in choice for character in "\n\r\0")]:
         raise SliceError(
             f"choices has {broken[0]!r:.200}, and vLLM cannot have a model write a label with a line break "
-            "or a NUL: leave it out of the label, such as by a space in its place",
+            "or a NUL",
             kind="input",
+            advice="Leave it out of the label, such as by a space in its place",
         )
 
 

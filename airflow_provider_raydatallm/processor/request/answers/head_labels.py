@@ -13,6 +13,7 @@ from airflow_provider_raydatallm.processor.sizing.model_config import config_fil
 
 #: What transformers calls labels that nobody named.
 _UNNAMED = re.compile(r"LABEL_\d+")
+_GIVE_THEM = "Give them by choices, in the order of its head"
 
 
 def head_labels(job: SliceJob) -> tuple[str, ...]:
@@ -28,18 +29,20 @@ def head_labels(job: SliceJob) -> tuple[str, ...]:
         config = None
     if not isinstance(config, dict):
         if choices is None:
-            raise _error(job, "its files are not on the head's machine, where its labels are read: give them")
+            raise _error(
+                job, "its files are not on the head's machine, where its labels are read", _GIVE_THEM
+            )
         return choices
     size, kind = head_size(config), config.get("problem_type")
     if kind not in (None, "single_label_classification"):
         raise _error(job, f"its head is for {kind}, and one label a text is published")
     if size < 2:
-        raise _error(job, "its head gives one number a text: use task='score', or another model")
+        raise _error(job, "its head gives one number a text", "Use task='score', or another model")
     named = config.get("id2label") or {}
     labels = tuple(str(named.get(str(i), f"LABEL_{i}")) for i in range(size))
     if choices is None:
         if any(map(_UNNAMED.fullmatch, labels)):
-            raise _error(job, f"its config.json does not name its {size} labels: give them")
+            raise _error(job, f"its config.json does not name its {size} labels", _GIVE_THEM)
         return labels
     if len(choices) != size:
         raise _error(job, f"its head has {size} labels, and choices has {len(choices)}")
@@ -56,6 +59,7 @@ def head_size(config: Mapping[str, Any]) -> int:
     return int(config.get("num_labels") or len(config.get("id2label") or ()) or 2)
 
 
-def _error(job: SliceJob, why: str) -> SliceError:
-    hint = " by choices, in the order of its head" if why.endswith("give them") else ""
-    return SliceError(f"model {job.model_source!r} cannot classify as asked: {why}{hint}", kind="input")
+def _error(job: SliceJob, why: str, advice: str = "") -> SliceError:
+    return SliceError(
+        f"model {job.model_source!r} cannot classify as asked: {why}", kind="input", advice=advice
+    )

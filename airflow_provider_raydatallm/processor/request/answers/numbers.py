@@ -88,8 +88,9 @@ class VectorParser(AnswerParser):
         if self._asked_size not in (None, size):
             raise SliceError(
                 f"the model answers vectors of {size} numbers, and embedding.dimensions is "
-                f"{self._asked_size}: check that this model can cut its vectors, or leave it out",
+                f"{self._asked_size}",
                 kind="input",
+                advice="Check that this model can cut its vectors, or leave it out",
             )
         kind: ColumnTypes = {self._column: {"vector": [self._dtype, size]}}
         try:
@@ -99,11 +100,14 @@ class VectorParser(AnswerParser):
             assert isinstance(first, dict)
             raise SliceError(
                 f"the model's vectors had {first['vector'][1]} numbers in this slice's first answers and "
-                f"{size} now: the model behind its name changed, or several answer to it. Check that "
-                f"{self._model!r} names one model, at all its servers; name its version where it has one. "
-                f"To publish the slice with the model as it is now, {self._how_to_begin_anew}: then all of "
-                "its rows are answered again",
+                f"{size} now: the model behind its name changed, or several answer to it",
                 kind="input",
+                advice=(
+                    f"Check that {self._model!r} names one model, at all its servers; name its version where "
+                    "it has one",
+                    f"To publish the slice with the model as it is now, {self._how_to_begin_anew}: then all "
+                    "of its rows are answered again",
+                ),
             ) from e
 
 
@@ -119,9 +123,9 @@ class ScoreParser(AnswerParser):
         numbers = _Numbers(answers, answered)
         if others := [size for size in numbers.sizes if size != 1]:
             raise SliceError(
-                f"the model answers {others[0]} numbers for a row, and a score is one: give a model whose "
-                "head has one label",
+                f"the model answers {others[0]} numbers for a row, and a score is one",
                 kind="input",
+                advice="Give a model whose head has one label",
             )
         scores = numbers.of_size(1).ravel()
         are_valid = np.isfinite(scores)

@@ -153,8 +153,9 @@ def _check(schema: Mapping[str, Any]) -> None:
     if {"unevaluatedProperties", "patternProperties"} <= keywords:
         raise SliceError(
             "output_schema uses unevaluatedProperties together with patternProperties, which is not "
-            "supported: use additionalProperties",
+            "supported",
             kind="input",
+            advice="Use additionalProperties",
         )
 
 
@@ -163,22 +164,24 @@ def _check_columns(kind: pa.DataType) -> None:
     if not pa.types.is_struct(kind):
         raise SliceError(
             "output_mode is 'columns', and output_schema leaves open which properties an answer has, or of "
-            "which types they are: name and type all of them, or set output_mode='json'",
+            "which types they are",
             kind="input",
+            advice="Name and type all of them, or set output_mode='json'",
         )
     names = [field.name for field in kind]
     if reserved := [name for name in names if name.startswith("__") or not name]:
         raise SliceError(
-            f"output_schema has the property {reserved[0]!r}, and no column can have that name: rename it, "
-            "or leave output_mode='columns' out",
+            f"output_schema has the property {reserved[0]!r}, and no column can have that name",
             kind="input",
+            advice="Rename it, or leave output_mode='columns' out",
         )
     folded = [name.casefold() for name in names]  # many readers do not tell them apart
     if twice := [name for name in names if folded.count(name.casefold()) > 1]:
         raise SliceError(
             f"output_schema has the properties {' and '.join(map(repr, twice))}, which make two columns of "
-            "one name: rename one, or leave output_mode='columns' out",
+            "one name",
             kind="input",
+            advice="Rename one, or leave output_mode='columns' out",
         )
 
 

@@ -53,6 +53,7 @@ from airflow_provider_raydatallm.processor.value_types import (
 TYPE_MISMATCH = TypeMismatch.__name__
 #: Columns and fields of a table: names that a model wrote must not widen it without end.
 _MAX_FIELDS = 1000
+_RENAME = "Return it under another name"
 
 
 class _Result(NamedTuple):
@@ -95,7 +96,7 @@ class TextParser(AnswerParser):
         self._declared = declared_columns(postprocess, self._column) if postprocess else {}
         self._agreed = AgreedColumns(self._declared)
         for name in filter(self._is_taken, self._declared):
-            raise SliceError(f"postprocess {self._describe_taken(name)}", kind="input")
+            raise SliceError(f"postprocess {self._describe_taken(name)}", kind="input", advice=_RENAME)
 
     def agreeing_in(self, url: str, folder: str) -> TextParser:
         """A parser that agrees on the types of postprocess's columns with all others of a checkpoint."""
@@ -228,7 +229,7 @@ class TextParser(AnswerParser):
             for result in results:
                 try:
                     if result.taken_name is not None:
-                        raise TypeMismatch(self._describe_taken(result.taken_name))
+                        raise TypeMismatch(f"{self._describe_taken(result.taken_name)}. {_RENAME}")
                     types = _widen(types, result, preferred)
                     fitting.append(result)
                 except TypeMismatch as e:
@@ -236,7 +237,9 @@ class TextParser(AnswerParser):
             if len(results) > 1 and not known and all(r.taken_name is not None for r in results):
                 # Not one row's data, but what the function does.
                 raise SliceError(
-                    f"postprocess {self._describe_taken(str(results[0].taken_name))}", kind="input"
+                    f"postprocess {self._describe_taken(str(results[0].taken_name))}",
+                    kind="input",
+                    advice=_RENAME,
                 )
             return types
 
@@ -264,7 +267,7 @@ class TextParser(AnswerParser):
             if name.startswith("__")
             else "the input or its folder has it too"
         )
-        return f"returned the column {name!r}: {why}. Return it under another name"
+        return f"returned the column {name!r}: {why}"
 
 
 def _preferred(known: ColumnTypes, results: list[_Result]) -> ColumnTypes:

@@ -52,7 +52,7 @@ def test_requests_name_the_content_of_the_rows_adapter(job: SliceJob, tmp_path: 
     assert all(map(is_deterministic, asked))
     failed = pq.read_table(f"{job.paths.quarantine}").to_pylist()
     assert {row["tenant"] for row in failed} == {"c"}
-    assert "column 'tenant' is 'c', and adapter.paths has no adapter of that name" in failed[0]["__error"]
+    assert "column 'tenant' names an adapter that adapter.paths does not have: 'c'" in failed[0]["__error"]
 
 
 def test_row_without_a_name_is_quarantined_unless_the_model_may_answer_it(

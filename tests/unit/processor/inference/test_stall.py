@@ -90,5 +90,5 @@ def test_engine_that_nothing_starts_counts_from_the_beginning(clock: Clock) -> N
     clock.now += 59
     watch.observe(0, engine_started=False)
     clock.now += 1
-    with pytest.raises(SliceError, match=r"while 3 rows wait\. 1 x Worker \(actor\) PENDING_CREATION\."):
+    with pytest.raises(SliceError, match=r"while 3 rows wait: 1 x Worker \(actor\) PENDING_CREATION\."):
         watch.observe(0, engine_started=False)

@@ -60,7 +60,7 @@ def test_damaged_column_is_found_before_a_row_is_paid_and_may_be_left_out_for_no
     for number in range(good):
         pq.write_table(pa.table({"x": ["a"], "y": [b"b"]}), tmp_path / f"in/{number}.parquet")
     write_damaged(tmp_path / "in/9.parquet", ["c", "d"])
-    refuse(job, r"in/9\.parquet, row group 0, column 'y': .*")
+    refuse(job, r"in/9\.parquet .* row group 0, column 'y': .*")
     cluster = InProcess()
     run_in_process(changed(job, columns=["x"]), cluster)
     assert cluster.answered == good + 2
@@ -73,7 +73,7 @@ def test_column_that_is_damaged_beyond_what_is_checked_ahead_costs_no_row_twice(
     pq.write_table(pa.table({"x": ["a"], "y": [b"b"]}), tmp_path / "in/0.parquet")
     write_damaged(tmp_path / "in/9.parquet", ["c", "d"])
     cluster = InProcess()
-    with pytest.raises(SliceError, match=r"in/9\.parquet, row group 0, column 'y'"):
+    with pytest.raises(SliceError, match=r"in/9\.parquet .* row group 0, column 'y'"):
         run_in_process(job, cluster)
     assert cluster.answered == 1
     run_in_process(changed(job, columns=["x"]), cluster)
@@ -121,7 +121,7 @@ _TEXTS: dict[str, tuple[str, str]] = {
         json.dumps({f"k{i}": i for i in range(60_000)}) + "\n", "more than 10,000 fields",
     ),
     "a key of its own in each of 60,000 records": (
-        "".join(f'{{"k{i}": {i}}}\n' for i in range(60_000)), "more than 10,000 fields.*are their keys data",
+        "".join(f'{{"k{i}": {i}}}\n' for i in range(60_000)), "more than 10,000 fields",
     ),
 }  # fmt: skip
 

@@ -251,7 +251,7 @@ def test_pattern_matches_names_and_what_has_its_very_name_wins(
 
 
 def test_double_star_within_a_name_is_refused_with_what_to_write() -> None:
-    assert "write **/*.csv" in refused("s3://lake/in/**.csv")
+    assert "Write **/*.csv" in refused("s3://lake/in/**.csv")
 
 
 def test_pattern_in_place_of_a_bucket_is_refused() -> None:

@@ -162,7 +162,7 @@ def test_other_days_of_a_dataset_root_are_never_published_as_this_day(tmp_path: 
         (tmp_path / f"ds={day}").mkdir()
         pq.write_table(pa.table({"x": [1]}), tmp_path / f"ds={day}" / "a.parquet")
     for path in (tmp_path, f"{tmp_path}/ds=2026-*/"):
-        with pytest.raises(SliceError, match=r"also holds ds=2026-01-30.*set source.column='ds'"):
+        with pytest.raises(SliceError, match=r"also holds ds=2026-01-30.*source.column='ds'"):
             plan_of(path)
 
 
@@ -170,7 +170,7 @@ def test_folders_of_other_days_are_known_by_any_name(tmp_path: Path) -> None:
     for day in ("2026-01-30", "2026-01-31"):
         (tmp_path / f"day={day}" / "loaded=2026-02-02").mkdir(parents=True)
         pq.write_table(pa.table({"x": [1]}), tmp_path / f"day={day}" / "loaded=2026-02-02" / "a.parquet")
-    with pytest.raises(SliceError, match=r"also holds day=2026-01-30.*set source.column='day'"):
+    with pytest.raises(SliceError, match=r"also holds day=2026-01-30.*source.column='day'"):
         plan_of(tmp_path)
     assert plan_of(f"{tmp_path}/day={{slice}}").rows == plan_of(tmp_path, source__column="day").rows == 1
     assert plan_of(tmp_path, slice_key="2026-01", source__slice_format="%Y-%m").rows == 2
@@ -283,9 +283,7 @@ def test_unit_with_more_rows_than_the_ledger_counts_is_refused(
         )
         if rows == 10:
             assert len(plan_of(tmp_path).units) == 2
-    with pytest.raises(
-        SliceError, match=r"/06.parquet has 6 rows that are read together, .* may have 5: split"
-    ):
+    with pytest.raises(SliceError, match=r"/06.parquet has 6 rows that are read together, .* may have 5"):
         plan_of(tmp_path)
 
 
@@ -309,7 +307,7 @@ def test_broken_line_names_file_and_record(
     lines = [line.format(i) for i in range(1, 1001)]
     lines[699] = broken
     (tmp_path / f"a.{suffix}").write_text("\n".join([*header, *lines]))
-    with pytest.raises(SliceError, match=rf"a\.{suffix}, {error}"):
+    with pytest.raises(SliceError, match=rf"a\.{suffix} .*{error}"):
         plan_of(tmp_path)
 
 
@@ -321,7 +319,7 @@ def test_truncated_gzip_names_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("files", "error"), [
-    ({"a.csv": "x,x\n1,2\n"}, "names 'x' twice"), ({"a.txt": "x\n"}, "set source.format"),
+    ({"a.csv": "x,x\n1,2\n"}, "twice: 'x'"), ({"a.txt": "x\n"}, "source.format"),
     ({"a.csv": "x\n1\n", "b.jsonl": '{"x": 1}\n'}, "several formats"),
     ({"a.jsonl": '{"x": 1}\n', "b.jsonl": '{"x": {"y": 1}}\n'}, r"'x' is .*b\.jsonl"),
     ({"a.csv": "ds\n1\n"}, r"'.../slice=\{slice\}'"), ({"a.csv": 'x\n"never closed'}, r"a\.csv"),

@@ -241,7 +241,7 @@ def test_number_that_its_declared_float_does_not_hold_is_refused(
     a_slice: Slice, kind: str, number: str, name: str, content: str
 ) -> None:
     (a_slice.folder / name).write_text(content.format(number))
-    a_slice.refuse(rf"{name}, .*record [12]", source__column_types={"x": kind})
+    a_slice.refuse(rf"{name} .*record [12]", source__column_types={"x": kind})
 
 
 @pytest.mark.parametrize(("name", "content"), [
@@ -262,7 +262,7 @@ def test_number_that_its_declared_float_holds_is_published(a_slice: Slice, name:
 @pytest.mark.parametrize("content", [b"x,y\r1,2\r3,4\n5,6\n", b"x\r1\r2\r"])
 def test_csv_whose_header_ends_with_a_carriage_return_loses_no_row(a_slice: Slice, content: bytes) -> None:
     (a_slice.folder / "0.csv").write_bytes(content)
-    a_slice.refuse(r"0\.csv: the header cannot be read .*use UTF-8 and LF or CRLF line ends")
+    a_slice.refuse(r"0\.csv: the header cannot be read")
 
 
 def test_digits_within_a_json_text_are_no_integers(a_slice: Slice) -> None:
@@ -339,7 +339,7 @@ _ODD = {
 @pytest.mark.parametrize("expression", _ODD.values(), ids=_ODD)
 def test_duckdb_types_that_arrow_lacks_are_refused_with_the_way_out(a_slice: Slice, expression: str) -> None:
     duckdb.sql(f"copy (select {expression} as x) to '{a_slice.folder}/0.parquet' (format parquet)")
-    a_slice.refuse(r"0\.parquet: column 'x' holds .*: write .*columns=")
+    a_slice.refuse(r"0\.parquet: column 'x' holds .*columns=")
 
 
 def test_polars_and_pandas_types_that_arrow_lacks_are_refused_with_the_way_out(a_slice: Slice) -> None:
@@ -394,7 +394,7 @@ def test_columns_that_differ_in_case_only_are_refused_with_their_files(a_slice: 
 def test_csv_file_with_another_header_is_refused(a_slice: Slice) -> None:
     (a_slice.folder / "0.csv").write_text("id,x\n1,a\n")
     (a_slice.folder / "1.csv").write_text("2,b\n3,c\n")
-    a_slice.refuse(r"1\.csv begins with \['2', 'b'\].*Is the header missing\?")
+    a_slice.refuse(r"1\.csv .*\['2', 'b'\]")
 
 
 @pytest.mark.parametrize("column", [
@@ -421,14 +421,14 @@ def test_text_file_that_is_not_utf8_is_refused_with_the_column_replaced_or_decod
 ) -> None:
     rows = {"0.jsonl": b'{"y":"a","x":"ok"}\n{"y":"b","x":"\xe9"}\n', "0.csv": b"y,x\na,ok\nb,\xe9\n"}
     (a_slice.folder / name).write_bytes(rows[name])
-    a_slice.refuse(rf"{name}, in or before record .*, column 'x'.*source.encoding.*on_invalid_text")
+    a_slice.refuse(rf"{name} .*record .*, column 'x'.*source.encoding.*on_invalid_text")
     assert a_slice.values(source__on_invalid_text="replace") == ["ok", "\ufffd"]
     assert a_slice.values(source__encoding="latin-1", rerun__on_config_change="recompute") == ["ok", "é"]
 
 
 def test_text_of_a_csv_with_escapes_that_is_not_utf8_is_refused_with_the_column(a_slice: Slice) -> None:
     (a_slice.folder / "0.csv").write_bytes(b"y,x\na,ok\nb,\xe9\n")
-    a_slice.refuse(r"0\.csv, in or before record 2, column 'x'.*", source__csv={"escape_char": "\\"})
+    a_slice.refuse(r"0\.csv .*record 2, column 'x'", source__csv={"escape_char": "\\"})
 
 
 @pytest.mark.parametrize("files", [
@@ -495,7 +495,7 @@ def test_bit_that_flipped_in_a_page_with_a_checksum_is_no_value(a_slice: Slice) 
     content = bytearray(path.read_bytes())
     content[content.index((50).to_bytes(8, "little")) + 3] ^= 4
     path.write_bytes(content)
-    a_slice.refuse(r"0\.parquet, row group 0, column 'x': .*CRC")
+    a_slice.refuse(r"0\.parquet .*row group 0, column 'x': .*CRC")
 
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -571,7 +571,7 @@ def test_carriage_return_alone_ends_no_csv_line(
     a_slice: Slice, rows: list[str], options: dict[str, Any]
 ) -> None:
     a_slice.texts({"0.csv": "\n".join(["x", "o", *rows, "z"]).encode()})
-    a_slice.refuse(rf"0\.csv, record {len(rows) + 1}: .*a CR without an LF", **options)
+    a_slice.refuse(rf"0\.csv .*record {len(rows) + 1}: .*a CR without an LF", **options)
 
 
 def test_carriage_returns_in_quotes_are_kept(a_slice: Slice) -> None:
@@ -587,7 +587,7 @@ def test_escaped_carriage_returns_and_those_behind_an_escaped_quote_are_kept(a_s
 def test_csv_value_that_is_not_of_its_declared_type_is_refused_with_its_column(a_slice: Slice) -> None:
     a_slice.texts({"0.csv": b"a,x\n1,1\n2,z\n"})
     a_slice.refuse(
-        r"0\.csv, record 2: column 'x': .*int64.*'z'", source__column_types={"x": "int64"}, columns=["x"]
+        r"0\.csv .*record 2, column 'x': .*int64.*'z'", source__column_types={"x": "int64"}, columns=["x"]
     )
 
 

@@ -65,7 +65,7 @@ def test_what_one_process_can_start_is_accepted(kwargs: dict[str, Any]) -> None:
         ({"data_parallel_size": 4, "data_parallel_size_local": 2}, False,
          "is 2: nobody starts the other ranks of data_parallel_size 4. Omit it"),
         ({"data_parallel_size": 4, "data_parallel_backend": "ray"}, False, "has not reserved. Omit it"),
-        ({"nnodes": 2}, False, "is 2: this needs vLLM started by hand on the other nodes: set distrib"),
+        ({"nnodes": 2}, False, "is 2: this needs vLLM started by hand on the other nodes. Set distrib"),
         ({"distributed_executor_backend": "external_launcher"}, False, "that torchrun starts"),
         (RAY, True, "has no CPUs as devices"),
         ({"data_parallel_size": 2, **RAY}, False, "all 2 ranks of data_parallel_size would take the same"),

@@ -106,7 +106,7 @@ def test_disk_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.
         raise PermissionError(1, "Operation not permitted")
 
     monkeypatch.setattr(os, "link", refuse)
-    with pytest.raises(SliceError, match=r"no hard links.*use a disk that has them") as e:
+    with pytest.raises(SliceError, match=r"no hard links") as e:
         check_store(Store(str(tmp_path)))
     assert e.value.kind == "input"
     assert list(tmp_path.iterdir()) == []

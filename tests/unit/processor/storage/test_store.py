@@ -172,8 +172,8 @@ def test_link_to_a_file_elsewhere_is_not_placed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "advice"),
     [
-        (errno.EPERM, "no hard links.*use a disk that has them"),
-        (errno.EOPNOTSUPP, "no hard links.*use a disk that has them"),
+        (errno.EPERM, "no hard links"),
+        (errno.EOPNOTSUPP, "no hard links"),
         (errno.EXDEV, "different file systems"),
         (errno.EMLINK, "2 names already"),
     ],
@@ -230,7 +230,7 @@ def test_file_of_another_user_is_placed_where_the_group_may_write_it_and_refused
         assert done.stdout == "True\n"
     else:
         assert re.match(
-            r"SliceError input cannot link .*/f to .*/part: Operation not permitted\. The file belongs to "
+            r"SliceError input cannot link .*/f to .*/part: Operation not permitted: the file belongs to "
             r"user root \(0\), and this is user 12345: .* as one user, or with a common group and umask 002",
             done.stdout,
         )

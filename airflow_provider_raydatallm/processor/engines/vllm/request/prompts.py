@@ -112,9 +112,9 @@ class ChatPrompts(Prompts):
         except Exception as e:  # templates raise any type
             why = describe_error(e)
         raise SliceError(
-            f"images is given, and the chat template of model {self._job.model_source!r} takes none: {why}. "
-            "Give a model that sees images, whose template takes parts of type 'image'",
+            f"images is given, and the chat template of model {self._job.model_source!r} takes none: {why}",
             kind="input",
+            advice="Give a model that sees images, whose template takes parts of type 'image'",
         )
 
     def render(self, messages: Messages) -> str:
@@ -199,8 +199,9 @@ class PairPrompts(Prompts):
         if not self._between:
             raise SliceError(
                 f"model {job.model_source!r} cannot score as asked: its tokenizer puts nothing between a "
-                "query and a text. Give a reranker (a cross-encoder), or use task='generate'",
+                "query and a text",
                 kind="input",
+                advice="Give a reranker (a cross-encoder), or use task='generate'",
             )
         #: Special tokens after the query's that are of its type; None for a model without types.
         self._of_query = None

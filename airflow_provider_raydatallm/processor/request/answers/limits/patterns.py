@@ -51,8 +51,9 @@ def check_pattern(argument: str, pattern: str) -> None:
     except ImportError as e:
         raise SliceError(
             f"{argument} {pattern!r}, and the cluster lacks the Python package 'regex', which comes with "
-            "vLLM and matches within a time limit: install it, or leave the pattern out",
+            "vLLM and matches within a time limit",
             kind="cluster",
+            advice="Install it, or leave the pattern out",
         ) from e
     except Exception as e:  # `regex.error`
         raise SliceError(f"{argument} {pattern!r}, which is not valid: {e}", kind="input") from e

@@ -441,7 +441,7 @@ def test_vector_of_another_size_costs_its_row_only_unless_all_have_it() -> None:
         sink, left = feed(served, texts, **fields)
         assert (left, sink.by_row[1]["error_type"]) == ([], "RefusedByEndpoint")
         assert "3 numbers after others of 2" in sink.by_row[1]["error"]
-        with pytest.raises(SliceError, match="check that model_source"):
+        with pytest.raises(SliceError, match="Check that model_source"):
             feed(served, [str(i) for i in range(60)], **fields)
 
 
@@ -805,7 +805,7 @@ def test_limit_that_never_ends_ends_the_slice_before_its_stall(retry_after: str)
         )
 
     began = time.monotonic()
-    with endpoint(respond) as served, pytest.raises(SliceError, match="429: none today") as caught:
+    with endpoint(respond) as served, pytest.raises(SliceError, match=r"429.*none today") as caught:
         feed(served, [str(i) for i in range(40)], limits__stall=1.0, engine__in_flight=4)
     assert 1.3 < time.monotonic() - began < 60  # from the last answer on
     assert (caught.value.kind, KEY in str(caught.value)) == ("transient", False)

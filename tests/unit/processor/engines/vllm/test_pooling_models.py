@@ -42,7 +42,7 @@ UNIT = [*MODULES, {"type": "sentence_transformers.models.Normalize", "path": "x"
         ({"Pooling/config.json": {**MEAN, "pooling_mode_max_tokens": True}}, {}, "and max_tokens"),
         ({"Pooling/config.json": {"pooling_mode_weightedmean_tokens": True}}, {}, "weightedmean_tokens"),
         ({"modules.json": DENSER}, {}, "a module 'LSTM', which vLLM leaves out"),
-        ({"modules.json": UNIT}, {"embedding__normalize": False}, "leave embedding.normalize out"),
+        ({"modules.json": UNIT}, {"embedding__normalize": False}, "Leave embedding.normalize out"),
         ({"config_sentence_transformers.json": PROMPTS}, {}, "begin with 'query: '"),
         ({}, {"embedding__dimensions": 4}, "does not say that"),
         ({"config.json": {"is_matryoshka": True, "hidden_size": 3}}, {"embedding__dimensions": 4}, "have 3"),

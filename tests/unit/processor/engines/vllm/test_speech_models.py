@@ -27,6 +27,6 @@ def test_other_models_are_refused_before_an_engine_starts(tmp_path: Path) -> Non
 
 def test_cluster_without_a_decoder_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(SliceError, match="install the package av on every node") as refused:
+    with pytest.raises(SliceError, match="Install the package av on every node") as refused:
         check_speech_model(job_of(tmp_path, model_type="whisper"))
     assert refused.value.kind == "cluster"

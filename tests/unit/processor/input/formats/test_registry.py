@@ -13,8 +13,8 @@ from tests.support.in_process import job_of
 
 @pytest.mark.parametrize(("name", "says"), [
     ("a.tsv", r"source.csv={'delimiter': '\t'}"), ("a.TSV.gz", "source.format='csv'"),
-    ("a.avro", "is Avro, which is not read: write the input as Parquet"), ("a.snappy.avro", "is Avro"),
-    ("a.xlsx", "is Excel"), ("a.zip", "is ZIP"), ("a.txt", "unknown file extension '.txt': set source"),
+    ("a.avro", "is Avro, which is not read. Write the input as Parquet"), ("a.snappy.avro", "is Avro"),
+    ("a.xlsx", "is Excel"), ("a.zip", "is ZIP"), ("a.txt", "unknown file extension '.txt'. Set source"),
     ("a", "unknown file extension ''"), ("a.gz", "unknown file extension ''"),
 ])  # fmt: skip
 def test_unknown_extension_is_named_with_what_to_do(tmp_path: Path, name: str, says: str) -> None:

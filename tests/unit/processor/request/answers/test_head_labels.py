@@ -55,7 +55,7 @@ def test_labels_stand_in_the_order_of_the_head(
         (NAMED, ("ham", "spam"), "has 3 labels, and choices has 2"),
         (NAMED, ("ham", "spam", "none"), "choices has 'none'"),
         ({**NAMED, "problem_type": "multi_label_classification"}, None, "multi_label_classification"),
-        ({**HEAD, "id2label": {"0": "x"}}, None, "one number a text: use task='score'"),
+        ({**HEAD, "id2label": {"0": "x"}}, None, "one number a text"),
     ],
 )
 def test_head_without_these_labels_is_refused(

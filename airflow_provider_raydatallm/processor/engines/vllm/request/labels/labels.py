@@ -64,8 +64,9 @@ class Labels:
         if _THINKS.search(prompt.rstrip()):
             raise SliceError(
                 "choices are compared by the first token of an answer, and this model's chat template begins "
-                "it with its thinking: turn that off in chat_template_kwargs, or use another model",
+                "it with its thinking",
                 kind="input",
+                advice="Turn that off in chat_template_kwargs, or use another model",
             )
         self._lead, self._end_tokens = self._find_surroundings(prompt)
         [tokens] = tokenize([prompt])
@@ -94,9 +95,9 @@ class Labels:
         except LabelsNotToldApart as e:
             if task.labels.confidence:
                 raise SliceError(
-                    f"labels.confidence=True is not possible with this model: {e}. Use choices that begin "
-                    "differently, or leave it out",
+                    f"labels.confidence=True is not possible with this model: {e}",
                     kind="input",
+                    advice="Use choices that begin differently, or leave it out",
                 ) from e
             check_can_be_written(task.choices)
             logger.info("the model writes the choices, by a grammar: %s", e)

@@ -45,7 +45,9 @@ class LabelQuestions:
             answers = Labels(_ANSWERS, render, tokenize, is_exact=True).tree_after(texts[0], wholes[0])
         except ValueError as e:
             raise SliceError(
-                f"labels.multi=True is not possible with this model: {e}. Use another one", kind="input"
+                f"labels.multi=True is not possible with this model: {e}",
+                kind="input",
+                advice="Use another one",
             ) from e
         self._tree = LabelTree.of_questions([tokens[len(of_before) :] for tokens in wholes], answers)
 

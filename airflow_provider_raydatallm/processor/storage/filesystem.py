@@ -96,7 +96,9 @@ def open_fs(url: str) -> tuple[fsspec.AbstractFileSystem, str]:
     try:
         fs, path = fsspec.core.url_to_fs(url, **(_BRIEF_S3 if is_brief else _OPTIONS.get(protocol, {})))
     except ImportError as e:
-        raise SliceError(f"{url} cannot be opened: {e}, on every node of the cluster", kind="cluster") from e
+        raise SliceError(
+            f"{url} cannot be opened: {e}", kind="cluster", advice="Every node of the cluster needs that"
+        ) from e
     except ValueError as e:
         raise SliceError(f"{url} cannot be opened: {e}", kind="input") from e
     if is_brief:

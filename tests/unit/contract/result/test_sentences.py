@@ -17,13 +17,17 @@ import pytest
 from airflow_provider_raydatallm import exceptions
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.spec.tasks.base import MediaColumn
 from airflow_provider_raydatallm.processor.engines.http.replies import (
     DoubtfulRefusalError,
     raise_unless_answered,
 )
 from airflow_provider_raydatallm.processor.input.publishable import as_published
 from airflow_provider_raydatallm.processor.input.survey import make_plan
+from airflow_provider_raydatallm.processor.media.cells import files_of_cell
+from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
 from airflow_provider_raydatallm.processor.request.conversation import read_conversation
+from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 from tests.support.in_process import job_of
 from tests.support.paths import ROOT
 
@@ -171,3 +175,16 @@ def test_reply_that_repeats_the_request_is_in_no_sentence() -> None:
     with pytest.raises(DoubtfulRefusalError, match=ROW) as error:
         raise_unless_answered(403, {}, body)
     check_hides(str(error.value.of_all), error.value.of_all.failure)
+
+
+@pytest.mark.parametrize("act", [
+    lambda: AdapterChoice({"a": "digest"}, "who").of_row({"who": ROW}),
+    lambda: files_of_cell(MediaColumn("images", "image", "who", 9, (), 1.0), [ROW, None]),
+    lambda: RequestBuilder([], prompt=None, preprocess=lambda row: {"text": ROW}).build({}),
+    lambda: RequestBuilder([], prompt=None, preprocess=lambda row: {"prompt": "x", ROW: 1}).build({}),
+    lambda: RequestBuilder(
+        [], prompt=None, preprocess=lambda row: {"prompt": "x", "sampling_params": {"logit_bias": ROW}}
+    ).build({}),
+])  # fmt: skip
+def test_cell_of_which_no_request_is_made_is_in_no_sentence(act: Callable[[], object]) -> None:
+    check_hides(*refuse(act))

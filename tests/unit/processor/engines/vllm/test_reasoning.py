@@ -56,9 +56,7 @@ def test_parsers_of_vllm_split_whole_and_cut_texts(tmp_path: Path) -> None:
 
 
 def test_unknown_parser_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(
-        SliceError, match="'deepseek-r1', which the cluster's vLLM does not have. Did you mean "
-    ):
+    with pytest.raises(SliceError, match=r"'deepseek-r1'.*Did you mean "):
         check_reasoning_parser(job_of(input_path="/i", output_path="/o", reasoning_parser="deepseek-r1"))
     with pytest.raises(SliceError, match=r"It has .*qwen3"):
         check_reasoning_parser(job_of(input_path="/i", output_path="/o", reasoning_parser="???"))

@@ -325,8 +325,8 @@ def test_empty_slice_of_a_known_table_keeps_its_columns(job: SliceJob) -> None:
     ({"output_column": "x"}, "choose another output_column"),
     ({"columns": ["nope"]}, r"columns names \['nope'\]"),
     ({"engine": "json:loads"}, "not a subclass"),
-    ({"engine__kwargs": {"max_model_length": 3}}, "did you mean 'max_model_len'"),
-    ({"sampling_params": {"max_token": 3}}, "did you mean 'max_tokens'"),
+    ({"engine__kwargs": {"max_model_length": 3}}, "Did you mean 'max_model_len'"),
+    ({"sampling_params": {"max_token": 3}}, "Did you mean 'max_tokens'"),
     ({"prompt": None, "preprocess": "nowhere:f"}, "Ship its code with code_paths"),
     ({"postprocess": "json:nothing"}, "cannot be loaded"), ({"engine__accelerator": "L4"}, "CPU build"),
 ])  # fmt: skip

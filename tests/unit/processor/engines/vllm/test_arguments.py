@@ -20,7 +20,7 @@ def test_unknown_engine_argument_names_the_nearest() -> None:
         check_arguments({"max_model_length": 1}, {})
     with pytest.raises(SliceError, match="Did you mean 'temperature'"):
         check_arguments({}, {"temprature": 1})
-    with pytest.raises(SliceError, match="use model_source"):
+    with pytest.raises(SliceError, match="Use model_source"):
         check_arguments({"model": "x"}, {})
     check_arguments({"max_model_len": 1, "enforce_eager": True}, {"max_tokens": 1, "structured_outputs": {}})
 

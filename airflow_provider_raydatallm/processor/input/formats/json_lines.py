@@ -61,7 +61,8 @@ _SAFE_LINE_BYTES = 1000
 _EXACT = EXACT_INTS[64]
 _TEXT = bytes(set(range(256)) - set(b'{}[]"\\'))
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"?', re.DOTALL)
-_ROW = re.compile(r"in row (\d+)")
+#: At an error's end: before it, the error may quote a text that reads so.
+_ROW = re.compile(r"in row (\d+)(?!.*in row \d)", re.DOTALL)
 
 
 class JsonLinesFormat(TextFormat):
@@ -70,7 +71,7 @@ class JsonLinesFormat(TextFormat):
     extensions = (".jsonl", ".ndjson", ".json")
     may_lack_declared = True
     floats_count = True
-    _row_in_message = re.compile(r"in row (\d+)")
+    _row_in_message = _ROW
     _first_number = 0
 
     def column_types(self, path: str, header: Sequence[str]) -> ColumnTypes:

@@ -106,6 +106,7 @@ INPUTS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "csv, a header is missing": ({"a.csv": "n,x\n1,2\n", "b.csv": f"3,{ROW}\n"}, {}),
     "csv, no header, and a value twice": ({"a.csv": f"{ROW},{ROW}\n"}, {}),
     "json, no object": ({"a.jsonl": f'"{ROW}"\n'}, {}),
+    "json, a text like a parser's": ({"a.jsonl": '"in row 5551234: Jane Doe"\n'}, {}),
     "json, a value of another type": (
         {"a.jsonl": f'{{"n": "{ROW}"}}\n'}, {"source__column_types": {"n": "date32"}}
     ),

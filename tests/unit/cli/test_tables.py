@@ -33,7 +33,9 @@ def test_slices_are_listed_with_what_each_has_and_does(job: SliceJob, capsys: Ou
     run(of_day(job, "a/b c"))
     write_progress(of_day(job, "2026-01-02"), 5, **ANSWERING)
     write_progress(of_day(job, "2026-01-03"), 500, **ANSWERING)
-    write_progress(of_day(job, "2026-01-04"), 5, step="failed", error="no\x1b[31m room\nfor it")
+    write_progress(
+        of_day(job, "2026-01-04"), 5, step="failed", failure={"sentence": "no\x1b[31m room\nfor it"}
+    )
     write_progress(job, 5, **ANSWERING)
     lines = say(capsys, "slices", job.output_path).splitlines()
     assert lines[0].split() == [
@@ -50,7 +52,7 @@ def test_slices_are_listed_with_what_each_has_and_does(job: SliceJob, capsys: Ou
     assert rows["2026-01-01"].startswith("published, running again 4 1 ")
     assert rows["2026-01-02"].startswith("running: answering: 1 of 5 rows (20%)")
     assert rows["2026-01-03"].startswith("stopped: answering: ")
-    assert rows["2026-01-04"] == "failed: failed (no room"
+    assert rows["2026-01-04"] == "failed: failed (no room for it)"
     assert [line.split("  ")[0] for line in lines[1:]][-1] == "a/b c"
     states = {s["key"]: s for s in json.loads(say(capsys, "slices", job.output_path, "--json"))}
     assert states["2026-01-01"]["report"]["counts"]["quarantined"] == 1
@@ -102,7 +104,7 @@ def test_report_of_a_slice_is_shown_with_its_versions(job: SliceJob, capsys: Out
 
 def test_slice_or_table_that_does_not_exist_is_named_with_what_there_is(job: SliceJob, capsys: Out) -> None:
     run(job)
-    write_progress(of_day(job, "2026-01-02"), 5, step="failed", error="no room")
+    write_progress(of_day(job, "2026-01-02"), 5, step="failed", failure={"sentence": "no room"})
     run(of_day(job, "2026-01-03"))
     for command in (["show", "2026-01-09"], ["show", "2026-01-09", "--json"], ["sample", "2026-01-09"],
                     ["watch", "2026-01-09"], ["diff", "2026-01-09", "2026-01-01"]):  # fmt: skip
@@ -236,12 +238,12 @@ def test_values_that_json_lacks_are_texts(job: SliceJob, capsys: Out, tmp_path: 
 def test_terminal_gets_nothing_that_it_obeys(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
     pq.write_table(pa.table({"name": ["a"], "\x1b[2J": ["b"]}), tmp_path / "in.parquet")
     run(job)
-    write_progress(of_day(job, "\x1b[2J"), 5, step="failed", error="no\x1b[31m room\nfor it")
+    write_progress(of_day(job, "\x1b[2J"), 5, step="failed", failure={"sentence": "no\x1b[31m room\nfor it"})
     for command in (["slices"], ["sample", "2026-01-01"], ["show", "\x1b[2J"], ["watch", "\x1b[2J"]):
         assert main([command[0], job.output_path, *command[1:]]) == int(command[0] == "watch")
         text = capsys.readouterr().out
         assert "\x1b" not in text
-        assert "[2J" in text or "no room\n    for it" in text
+        assert "[2J" in text or "no room for it" in text
 
 
 @pytest.mark.slow
@@ -371,7 +373,7 @@ def test_watch_says_by_its_exit_code_that_a_run_failed(
 ) -> None:
     write_progress(job, 0, **ANSWERING)
     monkeypatch.setattr(tables, "time", SimpleNamespace(
-        sleep=lambda seconds: write_progress(job, 0, **{**ANSWERING, "step": "failed", "error": "no GPU"})
+        sleep=lambda seconds: write_progress(job, 0, **{**ANSWERING, "step": "failed", "failure": {"sentence": "no GPU"}})
     ))  # fmt: skip
     assert main(["watch", job.output_path, "2026-01-01"]) == 1
     assert "no GPU" in capsys.readouterr().out

@@ -24,9 +24,9 @@ WARM_SECONDS, SECONDS = 60, 60
 
 
 def run() -> bool:
+    from airflow_provider_raydatallm.clusters.embedded.head import ensure_head, stop_head
     from airflow_provider_raydatallm.hooks import jobs_api
     from airflow_provider_raydatallm.hooks.ray import RayHook
-    from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
 
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
         os.environ["AIRFLOW_RAY_LLM_LOCAL_DIR"] = f"{folder}/head"
@@ -66,10 +66,14 @@ def watch(job: str, head_pid: int) -> dict[str, Any]:
 async def _watch(job: str, dashboard: Any) -> dict[str, Any]:
     from dataclasses import asdict
 
+    from airflow_provider_raydatallm.hooks.ray import RayHook
     from airflow_provider_raydatallm.task.job.waiter import JobRef
     from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
-    ref = JobRef("ray_default", 5.0, 600.0, 1800.0, None, time.time(), submission_id=job, nonce="n")
+    ref = JobRef(
+        "ray_default", 5.0, 600.0, 1800.0, None, time.time(), submission_id=job, nonce="n",
+        cluster=RayHook("ray_default").cluster,
+    )  # fmt: skip
     before = resident_mb()
     triggers = [asyncio.create_task(_fire(RayJobTrigger(asdict(ref), True))) for _ in range(TASKS)]
     await asyncio.sleep(WARM_SECONDS)

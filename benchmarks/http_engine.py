@@ -35,7 +35,7 @@ GOAL, WITHIN = 0.9, 0.02
 
 
 def run() -> bool:
-    from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
+    from airflow_provider_raydatallm.clusters.embedded.head import ensure_head, stop_head
 
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
         os.environ["AIRFLOW_RAY_LLM_LOCAL_DIR"] = f"{folder}/head"

@@ -29,7 +29,7 @@ GOAL = 2.2
 
 
 def run() -> bool:
-    from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
+    from airflow_provider_raydatallm.clusters.embedded.head import ensure_head, stop_head
     from tests.support.tiny_model import tiny_model
 
     rates: dict[bool, list[float]] = {True: [], False: []}

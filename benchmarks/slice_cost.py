@@ -27,7 +27,7 @@ def run() -> bool:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
+    from airflow_provider_raydatallm.clusters.embedded.head import ensure_head, stop_head
 
     with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
         os.environ["AIRFLOW_RAY_LLM_LOCAL_DIR"] = f"{folder}/head"

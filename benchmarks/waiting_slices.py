@@ -31,7 +31,7 @@ def run() -> bool:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
+    from airflow_provider_raydatallm.clusters.embedded.head import ensure_head, stop_head
     from airflow_provider_raydatallm.task.queue.places import max_waiting_jobs
 
     limit = max_waiting_jobs()
@@ -93,14 +93,15 @@ async def _run_slice(folder: str, cpus: int, key: str) -> str:
     )  # fmt: skip
     engine = packages.user_packages([], [str(ROOT / "tests" / "support" / "stub_engine.py")], None)
     submission = JobSubmission(job, engine, None, dict, metadata)
-    place = QueuePlace("ray_default", task_key(metadata), time.time(), 86400, None, 600)
+    cluster = RayHook("ray_default").cluster
+    place = QueuePlace("ray_default", task_key(metadata), time.time(), 86400, None, 600, cluster)
     name, nonce, entered = f"bench-{key}-{uuid.uuid4().hex[:6]}", uuid.uuid4().hex, False
     while not entered:
         await wait_in_line(place, log)
         with contextlib.closing(SubmissionGate(place, log)) as gate:
             if entered := await gate.enter(has_turn=True, holds=False):
                 await asyncio.to_thread(submission.submit, RayHook("ray_default"), "run", name, nonce)
-    ref = JobRef("ray_default", 5, 600, None, None, time.time(), submission_id=name, nonce=nonce)
+    ref = JobRef("ray_default", 5, 600, None, None, time.time(), name, nonce, cluster=cluster)
 
     async def still_waits() -> bool:
         return True
@@ -127,7 +128,7 @@ class _Memory:
     def of(cls, folder: Path) -> _Memory:
         import psutil
 
-        from airflow_provider_raydatallm.local_ray.processes import find_processes
+        from airflow_provider_raydatallm.clusters.embedded.processes import find_processes
 
         drivers, of_drivers, ray, workers = 0, 0.0, 0.0, 0.0
         for process in find_processes(folder, {}).values():

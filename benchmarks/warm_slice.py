@@ -32,7 +32,7 @@ def run() -> bool:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_provider_raydatallm.local_ray.head import ensure_head, stop_head
+    from airflow_provider_raydatallm.clusters.embedded.head import ensure_head, stop_head
     from tests.support.tiny_model import tiny_model
 
     taken: dict[str, list[float]] = {"cold": [], "warm": [], "script": []}

@@ -49,7 +49,9 @@ def main() -> int:
         if _run(["python", "-m", "demo.tiny_model", str(HOME / "model")], environment, log):
             return _failed(line)
         line.show("preparing Airflow and the embedded Ray")
-        start_head = "from airflow_provider_raydatallm.local_ray.head import ensure_head; ensure_head()"
+        start_head = (
+            "from airflow_provider_raydatallm.clusters.embedded.head import ensure_head; ensure_head()"
+        )
         head = subprocess.Popen([sys.executable, "-c", start_head], env=environment, stdout=log, stderr=log)
         if _run(["airflow", "db", "migrate"], environment, log) or head.wait():
             return _failed(line)

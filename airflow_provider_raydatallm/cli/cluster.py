@@ -37,7 +37,7 @@ def choose_cluster(args: argparse.Namespace) -> bool:
     """
     if not hasattr(args, "address"):
         return True
-    from airflow_provider_raydatallm.local_ray.head import head_status
+    from airflow_provider_raydatallm.clusters.embedded.head import head_status
 
     address = args.address or os.environ.get("RAY_ADDRESS", "")
     if not address and (head := head_status()) is not None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from airflow_provider_raydatallm.processor.__main__ import add_command
 
 if TYPE_CHECKING:
-    from airflow_provider_raydatallm.local_ray.head import LocalHead
+    from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 
 _NO_HEAD = "no embedded Ray head runs on this machine; start one with: airflow-ray-llm local start"
 
@@ -30,7 +30,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 
 def _tell_errors(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.local_ray.head import LocalHeadError
+    from airflow_provider_raydatallm.clusters.embedded.head import LocalHeadError
 
     try:
         return run(args)
@@ -40,13 +40,13 @@ def _tell_errors(run: Callable[[argparse.Namespace], int], args: argparse.Namesp
 
 
 def _start(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.local_ray.head import ensure_head
+    from airflow_provider_raydatallm.clusters.embedded.head import ensure_head
 
     return _show(ensure_head(), args)
 
 
 def _status(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.local_ray.head import head_status
+    from airflow_provider_raydatallm.clusters.embedded.head import head_status
 
     return _show(head_status(), args)
 
@@ -66,7 +66,7 @@ def _show(head: LocalHead | None, args: argparse.Namespace) -> int:
 
 
 def _dashboard(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.local_ray.head import head_status
+    from airflow_provider_raydatallm.clusters.embedded.head import head_status
 
     head = head_status()
     if args.json:
@@ -79,7 +79,7 @@ def _dashboard(args: argparse.Namespace) -> int:
 
 
 def _stop(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.local_ray.head import stop_head
+    from airflow_provider_raydatallm.clusters.embedded.head import stop_head
 
     ended = stop_head()
     text = f"ended {ended} process(es)" if ended else "nothing was running"

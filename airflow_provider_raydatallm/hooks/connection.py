@@ -10,16 +10,19 @@ import ipaddress
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
 
+from airflow_provider_raydatallm.clusters.kinds import host_names, meant_by
 from airflow_provider_raydatallm.contract.spec.engines import is_profile
 from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.hooks.masking import mask, mask_all, mask_credentials, without_credentials
 
 if TYPE_CHECKING:
     from airflow.sdk import Connection
+
+    from airflow_provider_raydatallm.clusters.base import Access
 
 #: Extras that are not secret. `auth_file` has no "token" in its name because Airflow masks the values of
 #: extras that do, and errors have to show the path.
@@ -50,9 +53,11 @@ _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
 @dataclass(frozen=True)
 class RaySettings:
-    """A checked connection. `address` is the Jobs API without a trailing slash, or "local" for the embedded
-    head. Paths are absolute. `token` is the connection's own; `auth.read_token` finds the others."""
+    """A checked connection. Paths are absolute. `token` is the connection's own; `auth.read_token` finds the
+    others."""
 
+    #: The host, which is the Jobs API without a trailing slash, unless it names a kind of cluster (`local`):
+    #: then the Jobs API is known once the cluster was reached (`for_cluster`).
     address: str
     token: str | None = field(default=None, repr=False)
     auth_file: str | None = None
@@ -67,16 +72,12 @@ class RaySettings:
     engines: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     #: What Ray reserves for a job's own process (`jobs_api.submit`).
     driver_resources: Mapping[str, Any] = field(default_factory=dict)
-    #: Use the environment's proxies and token; False for an embedded head, which has its own token and
-    #: listens on loopback.
+    #: Use the environment's proxies and token; False for a cluster with a token of its own.
     use_environment: bool = True
     #: What errors call the connection.
     label: str = "the connection"
-
-    @property
-    def is_local(self) -> bool:
-        """Whether it is an embedded head: one that runs (`for_local_head`) has an address of its own."""
-        return self.address == "local" or not self.use_environment
+    #: Identity of the cluster that the connection means.
+    cluster: str = ""
 
     @classmethod
     def from_connection(cls, connection: Connection) -> RaySettings:
@@ -101,8 +102,9 @@ class RaySettings:
         if client_key and not client_cert:
             raise RayConnectionError(f"{label} has a client_key but no client_cert: set the certificate too")
         dashboard_url = extra.text("dashboard_url")
+        address = _address(label, connection)
         return cls(
-            address=_address(label, connection),
+            address=address,
             token=token,
             auth_file=auth_file,
             verify=extra.verify(),
@@ -117,14 +119,18 @@ class RaySettings:
             engines=extra.engines(),
             driver_resources=extra.driver_resources(),
             label=label,
+            cluster=meant_by(connection.conn_id, address),
         )
 
-    def for_local_head(self, address: str, token: str) -> RaySettings:
-        """Returns the settings of the running embedded head."""
-        mask(token)
+    def for_cluster(self, access: Access) -> RaySettings:
+        """Returns the settings of a cluster that was reached."""
+        if access.token is None:
+            return replace(self, address=access.address)
+        mask(access.token)
         return RaySettings(
-            address, token, dashboard_url=self.dashboard_url, use_environment=False, label=self.label
-        )
+            access.address, access.token, dashboard_url=self.dashboard_url, use_environment=False,
+            label=self.label, cluster=self.cluster,
+        )  # fmt: skip
 
 
 def _masked_extra(label: str, connection: Connection) -> dict[str, Any]:
@@ -305,7 +311,7 @@ def _address(label: str, connection: Connection) -> str:
             f"{label} has no host: write the Jobs address, such as http://ray-head:8265, or 'local' for an "
             "embedded Ray"
         )
-    if host == "local":
+    if host in host_names():
         return host
     if "://" not in host:
         host = f"{connection.schema or 'http'}://{host}"

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import platform
 import threading
 from typing import TYPE_CHECKING, TypeVar
 
 from airflow.sdk.exceptions import AirflowException
 
+from airflow_provider_raydatallm.clusters.kinds import open_cluster
 from airflow_provider_raydatallm.exceptions import RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.auth import UNENCRYPTED, Token, is_unencrypted, read_token
@@ -34,7 +33,8 @@ def run_connection_test(settings: RaySettings, timeout: float = 10.0) -> tuple[b
 
     def run() -> None:
         try:
-            results.append(_test_local_head(settings) if settings.is_local else _test_cluster(settings))
+            cluster = open_cluster(settings.cluster, settings.address)
+            results.append(cluster.describe(lambda access: _test_cluster(settings.for_cluster(access))))
         except Exception as e:
             results.append((False, str(e) or type(e).__name__))
 
@@ -44,25 +44,6 @@ def run_connection_test(settings: RaySettings, timeout: float = 10.0) -> tuple[b
     thread.start()
     thread.join(timeout)
     return results[0] if results else (False, f"{settings.address} did not answer within {timeout:g} seconds")
-
-
-def _test_local_head(settings: RaySettings) -> tuple[bool, str]:
-    from airflow_provider_raydatallm.local_ray.head import LocalHeadError, head_status, installed_ray
-
-    machine = f"on {platform.node()}, where this test runs"
-    head = head_status()
-    if head:
-        usable, text = _test_cluster(settings.for_local_head(head.address, head.token))
-        return usable, f"Embedded head {machine}, since {head.started_at}: {text}"
-    try:
-        version = installed_ray()
-    except LocalHeadError as e:
-        return False, f"No embedded head runs {machine}, and none can be started: {e}"
-    return True, (
-        f"No embedded head runs {machine}. The first task starts one on its worker: Ray {version} with "
-        f"{max(MIN_CPUS, os.cpu_count() or 1)} logical CPUs, if that worker is like this machine. "
-        "`airflow-ray-llm local status` shows more."
-    )
 
 
 def _test_cluster(settings: RaySettings) -> tuple[bool, str]:

@@ -1,6 +1,6 @@
 """`RayHook`: an Airflow connection of type `ray`, and calls to its cluster.
 
-The host `local` starts or joins an embedded Ray head on this machine. An unknown connection is an error,
+The connection's host says which kind of cluster it means (`clusters`). An unknown connection is an error,
 never a silent local Ray.
 """
 
@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import BaseHook
 from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__, as mask_secret is not
 
+from airflow_provider_raydatallm.clusters.base import Cluster, Identity
+from airflow_provider_raydatallm.clusters.kinds import open_cluster
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayConnectionNotFoundError,
@@ -43,9 +45,10 @@ class RayHook(BaseHook):
         RayHook("ray_default").call(jobs_api.get_status("raysubmit_1"))
         await RayHook("ray_default").acall(jobs_api.get_status("raysubmit_1"))
 
+    Its first call acquires the cluster that the connection means: an embedded Ray starts if it does not run.
+
     :param ray_conn_id: a connection of type `ray`.
-    :param local_head: identity of the embedded Ray to use, which has to run on this machine; None: start it
-        if it does not.
+    :param holder: for whom the cluster is acquired (`Cluster.acquire`); "" holds nothing.
     """
 
     conn_name_attr = "ray_conn_id"
@@ -53,11 +56,24 @@ class RayHook(BaseHook):
     conn_type = "ray"
     hook_name = "Ray"
 
-    def __init__(self, ray_conn_id: str = default_conn_name, local_head: str | None = None) -> None:
+    def __init__(self, ray_conn_id: str = default_conn_name, holder: str = "") -> None:
         super().__init__()
         self.ray_conn_id = ray_conn_id
-        self._local_head = local_head
+        self._holder = holder
+        #: Of the cluster that was acquired, or that a record names.
+        self._identity = ""
+        self._acquires = True
         self._last_settings: RaySettings | None = None
+
+    @classmethod
+    def to_cluster(cls, identity: str, holder: str = "") -> RayHook:
+        """Returns a hook to the very cluster that a record names. It acquires none.
+
+        :raises RayConnectionError: when the identity cannot be read.
+        """
+        hook = cls(Identity.parse(identity).conn_id, holder)
+        hook._identity, hook._acquires = identity, False
+        return hook
 
     @cached_property
     def settings(self) -> RaySettings:
@@ -71,7 +87,7 @@ class RayHook(BaseHook):
             if self._last_settings is None:
                 raise
             return self._last_settings
-        return self._with_local_head(settings)
+        return self._reach(settings)
 
     def get_conn(self) -> httpx.Client:
         """Returns a client of the cluster's Jobs API, which the caller closes."""
@@ -150,7 +166,7 @@ class RayHook(BaseHook):
                 self.settings = self._last_settings
             else:
                 self.settings = await asyncio.to_thread(
-                    lambda: self._with_local_head(RaySettings.from_connection(connection))
+                    lambda: self._reach(RaySettings.from_connection(connection))
                 )
         return SharedClient.for_settings(self.settings)
 
@@ -172,19 +188,44 @@ class RayHook(BaseHook):
         return usable, str(redact(text))
 
     @property
-    def local_head(self) -> str | None:
-        """Identity of the embedded Ray that this connection means on this machine; None for a cluster."""
-        if not self.is_local:
-            return None
-        from airflow_provider_raydatallm.local_ray.head import head_identity
-
-        return head_identity()
+    def cluster(self) -> str:
+        """Identity of the cluster, as far as it is known: whole once the cluster was acquired."""
+        return self._cluster.identity
 
     @property
-    def is_local(self) -> bool:
-        """Whether it is an embedded Ray on this machine."""
-        settings = self.__dict__.get("settings") or self._read_connection()
-        return settings.is_local
+    def acquired(self) -> str:
+        """Identity of the cluster that this hook has acquired; "" before."""
+        return self._identity if self._acquires else ""
+
+    def acquire(self) -> str:
+        """Returns the identity of the cluster, once it can be called: for records that other processes read.
+        Every call of the cluster acquires it, too."""
+        _ = self.settings
+        return self._identity
+
+    @property
+    def is_machine_bound(self) -> bool:
+        """Whether processes on other machines cannot reach the cluster."""
+        return self._cluster.is_machine_bound
+
+    @property
+    def keeps_engines(self) -> bool:
+        """Whether engines stay on the cluster for the next slice, unless the task says otherwise."""
+        return self._cluster.keeps_engines
+
+    @property
+    def dashboard_advice(self) -> str:
+        """What people have to know before they open the cluster's dashboard; mostly nothing."""
+        return self._cluster.dashboard_advice
+
+    def check_machine(self) -> None:
+        """:raises RayConnectionError: at once, when the cluster is bound to another machine."""
+        self._cluster.check_machine()
+
+    def release(self) -> None:
+        """Says that the holder does not need the cluster any more, which may end it."""
+        if self._identity and self._cluster.ends_when_released:
+            open_cluster(self._identity, self._read_connection().address).release(self._holder)
 
     @property
     def engine_profiles(self) -> Mapping[str, Mapping[str, Any]]:
@@ -215,18 +256,16 @@ class RayHook(BaseHook):
         except (RayConnectionError, RayUnreachableError) as e:
             raise type(e)(f"{self.settings.label} ({self.settings.address}): {e}") from e
 
-    def _with_local_head(self, settings: RaySettings) -> RaySettings:
-        if not settings.is_local:
-            return settings
-        from airflow_provider_raydatallm.local_ray.head import LocalHeadError, ensure_head, head_status
+    @property
+    def _cluster(self) -> Cluster:
+        return open_cluster(self._identity or self._read_connection().cluster)
 
-        try:
-            head = ensure_head() if self._local_head is None else head_status()
-        except LocalHeadError as e:
-            raise RayConnectionError(f"{settings.label}: {e}") from e
-        if head is None:
-            raise RayUnreachableError(f"{settings.label}: the embedded Ray of this machine does not run")
-        return settings.for_local_head(head.address, head.token)
+    def _reach(self, settings: RaySettings) -> RaySettings:
+        cluster = open_cluster(self._identity or settings.cluster, settings.address)
+        if self._acquires:
+            cluster.acquire(self._holder)
+            self._identity = cluster.identity
+        return settings.for_cluster(cluster.address())
 
 
 def _request_arguments(step: HttpRequest) -> dict[str, Any]:

@@ -307,7 +307,7 @@ class RayLLMBatchOperator(SliceTask):
         ti = context["ti"]
         job, user_packages = self.slice_job(context)
         has_scope = "scope" in job.engine.model_fields_set
-        if not has_scope and job.can_share_engine and RayHook(self.ray_conn_id).is_local:
+        if not has_scope and job.can_share_engine and RayHook(self.ray_conn_id).keeps_engines:
             job = job.changed(engine={"scope": "shared"})
         ids = {n: str(getattr(ti, n)) for n in ("dag_id", "task_id", "run_id", "map_index", "try_number")}
         ids["dag_version_id"] = str(getattr(ti, "dag_version_id", None) or "")

@@ -201,7 +201,9 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
 
     def _build_tracker(self, context: Context, deferred: DeferredJob | None) -> JobTracker:
         if deferred is not None:  # whatever the DAG says by now
-            wait_options = replace(deferred.ref, submission_id="", nonce="", url="", since=time.time())
+            wait_options = replace(
+                deferred.ref, cluster="", submission_id="", nonce="", url="", since=time.time()
+            )
         else:
             wait_options = self._wait_options(context)
         store = context.get("task_state_store")
@@ -240,7 +242,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             if not _run_async(self._unless_killed(gate.enter(has_turn=has_turn, holds=not defers))):
                 from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
 
-                place = replace(place, local_head=gate.local_head)
+                place = replace(place, cluster=gate.cluster)
                 self.defer(trigger=SubmissionTurnTrigger(asdict(place)), method_name="execute_in_turn")
             if gate.held_s > _CREDENTIALS_SECONDS:
                 tracker.renew_submission()
@@ -258,8 +260,6 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 
             self._stop_if_marked(job, tracker)
-            # The triggerer may run on another machine, and must not start a Ray of its own there.
-            job = replace(job, local_head=hook.local_head)
             trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)
             kwargs = DeferredJob(job, slice_job, tracker.record).to_kwargs()
             self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
@@ -328,7 +328,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         if isinstance(verdict, job_verdict.TimedOut):
             raise AirflowTaskTimeout(f"execution_timeout {self.execution_timeout} has passed")
         if isinstance(verdict, job_verdict.ClusterUnreachable):
-            if verdict.refused and ref is not None and ref.local_head is not None:
+            if verdict.refused and ref is not None and tracker.hook_of(ref).is_machine_bound:
                 _run_async(self._stop(ref, tracker))  # the triggerer could not: this worker may
             raise error_of(failure_of(verdict, job_id))
         if isinstance(verdict, job_verdict.Unconfirmed):

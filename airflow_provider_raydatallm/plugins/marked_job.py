@@ -41,8 +41,7 @@ async def stop_marked_job(attempt: TaskAttempt) -> None:
     record = _read_record(attempt)
     if record is None or record.is_over or record.commits_alone or record.try_number > attempt.try_number:
         return
-    # Not None: it starts no embedded Ray. That of another machine is left alone: its job is not here.
-    hook = RayHook(record.ray_conn_id, local_head="")
+    hook = RayHook.to_cluster(record.cluster)
     await keep_trying(lambda: _stop(record, attempt, hook), hook, _STOP_SECONDS)
 
 

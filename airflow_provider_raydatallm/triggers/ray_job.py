@@ -38,8 +38,7 @@ class RayJobTrigger(TaskTrigger):
     @cached_property
     def _hook(self) -> RayHook:
         """Of the waiting and of the stop, which so needs no lookup."""
-        job = JobRef.of(self.job)
-        return RayHook(job.ray_conn_id, job.local_head)
+        return RayHook.to_cluster(JobRef.of(self.job).cluster)
 
     def serialize(self) -> tuple[str, dict[str, Any]]:
         path = f"{type(self).__module__}.{type(self).__qualname__}"
@@ -49,7 +48,7 @@ class RayJobTrigger(TaskTrigger):
         job = JobRef.of(self.job)
         verdict: Verdict
         try:
-            await asyncio.to_thread(refuse_another_machine, job.ray_conn_id, job.local_head)
+            await asyncio.to_thread(self._hook.check_machine)
         except RayConnectionError as e:
             verdict = ClusterUnreachable(str(e), refused=True)
         else:
@@ -84,19 +83,3 @@ class RayJobTrigger(TaskTrigger):
             return
         job, attempt = JobRef.of(self.job), TaskAttempt.from_task_instance(self.task_instance)
         await stop_own_job(job, attempt, self.log, self._hook, deferred=deferred, timeout_s=_STOP_SECONDS)
-
-
-def refuse_another_machine(ray_conn_id: str, local_head: str | None) -> None:
-    """
-    :raises RayConnectionError: for the embedded Ray of another machine, which cannot be seen from this one.
-    """
-    if local_head is None:
-        return
-    from airflow_provider_raydatallm.local_ray.head import head_identity
-
-    if head_identity() != local_head:
-        raise RayConnectionError(
-            f"connection {ray_conn_id!r} is the embedded Ray of the worker's machine, user and folder, which "
-            "this triggerer does not share. Run both on one machine, set deferrable=False, or use a Ray "
-            "cluster"
-        )

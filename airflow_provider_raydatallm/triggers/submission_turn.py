@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.task.queue.line import wait_in_line
 from airflow_provider_raydatallm.task.queue.places import QUEUE_ERRORS, QueuePlace, error_event
-from airflow_provider_raydatallm.triggers.ray_job import refuse_another_machine
 from airflow_provider_raydatallm.triggers.task_trigger import TaskTrigger
 
 
@@ -32,7 +32,7 @@ class SubmissionTurnTrigger(TaskTrigger):
         if place is None:  # of another version of the provider: its task comes anew
             return {}
         try:
-            await asyncio.to_thread(refuse_another_machine, place.ray_conn_id, place.local_head)
+            await asyncio.to_thread(RayHook.to_cluster(place.cluster).check_machine)
             return (await wait_in_line(place, self.log)).to_event()
         except QUEUE_ERRORS as e:
             return error_event(e)

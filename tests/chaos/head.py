@@ -9,8 +9,13 @@ from pathlib import Path
 
 import psutil
 
-from airflow_provider_raydatallm.local_ray.head import FOLDER_VARIABLE, LocalHead, ensure_head, stop_head
-from airflow_provider_raydatallm.local_ray.processes import find_processes
+from airflow_provider_raydatallm.clusters.embedded.head import (
+    FOLDER_VARIABLE,
+    LocalHead,
+    ensure_head,
+    stop_head,
+)
+from airflow_provider_raydatallm.clusters.embedded.processes import find_processes
 
 
 class Head:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import psutil
 
-from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from tests.support.paths import ROOT
 
 _START_SECONDS = 240.0

@@ -13,7 +13,7 @@ from urllib.parse import quote
 import psutil
 import pytest
 
-from airflow_provider_raydatallm.local_ray.folder import FOLDER_VARIABLE
+from airflow_provider_raydatallm.clusters.embedded.folder import FOLDER_VARIABLE
 from tests.durable.conftest import HUB_TOKEN, WAREHOUSE_PASSWORD
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, Task, wait_for

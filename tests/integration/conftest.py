@@ -17,7 +17,7 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
 
-from airflow_provider_raydatallm.local_ray.head import LocalHead, ensure_head, stop_head
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead, ensure_head, stop_head
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from tests.support import tiny_model as trained

@@ -16,10 +16,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.submit import packages
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task.job.verdict import (

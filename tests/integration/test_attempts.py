@@ -17,10 +17,10 @@ import pytest
 from airflow.sdk import DAG
 from airflow.sdk.exceptions import TaskDeferred
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from airflow_provider_raydatallm.exceptions import RayJobStoppedError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.task.job import cancel as job_cancel
 from airflow_provider_raydatallm.task.job import tracker as job_tracker

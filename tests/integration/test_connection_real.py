@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local_ray.head import LocalHead
 from tests.support.certificates import Authority
 from tests.support.paths import ROOT
 from tests.support.ray_connections import token_file

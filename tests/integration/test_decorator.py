@@ -14,10 +14,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.processor.request import row_function
 from airflow_provider_raydatallm.submit import pickled_function
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission

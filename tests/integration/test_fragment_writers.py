@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from tests.support.paths import ROOT
 
 #: Runs as a driver does, in a process of its own.

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
+from airflow_provider_raydatallm.clusters.embedded.processes import MARKER_VARIABLE
 from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMInputError, RayQueueTimeoutError
-from airflow_provider_raydatallm.local_ray.head import LocalHead
-from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
 from tests.support.deadly_files import deadly_environment, write_deadly_file
 from tests.support.engine_processes import processes
 from tests.support.marks import long

@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError, RayModelNotFoundError
-from airflow_provider_raydatallm.local_ray.head import LocalHead
 from demo.customers import LABELS
 from tests.support.certificates import Authority
 from tests.support.endpoint import Endpoint, Trickle, completion, endpoint, error, proxy, text_of

@@ -20,15 +20,15 @@ import httpx
 import psutil
 import pytest
 
-from airflow_provider_raydatallm.local_ray import head as head_module
-from airflow_provider_raydatallm.local_ray.head import (
+from airflow_provider_raydatallm.clusters.embedded import head as head_module
+from airflow_provider_raydatallm.clusters.embedded.head import (
     LocalHead,
     LocalHeadError,
     ensure_head,
     head_status,
     stop_head,
 )
-from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
+from airflow_provider_raydatallm.clusters.embedded.processes import MARKER_VARIABLE
 from tests.support.marks import long
 from tests.support.paths import ROOT
 
@@ -36,7 +36,7 @@ pytest.importorskip("ray")
 
 CALL = (
     f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-    "from airflow_provider_raydatallm.local_ray.head import ensure_head; print(ensure_head().pid)"
+    "from airflow_provider_raydatallm.clusters.embedded.head import ensure_head; print(ensure_head().pid)"
 )
 
 

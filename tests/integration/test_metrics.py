@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from airflow_provider_raydatallm.processor.metrics.prometheus import METRICS, NAMESPACE
 from tests.support.paths import ROOT
 from tests.support.slices import STUB, Ask

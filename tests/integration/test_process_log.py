@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 
-from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from tests.support.paths import ROOT
 
 _PROGRAM = """

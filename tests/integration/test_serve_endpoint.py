@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from tests.support.paths import ROOT
 
 NAMES = [f"Dental {i}" for i in range(300)]

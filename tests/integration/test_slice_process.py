@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from airflow_provider_raydatallm.exceptions import RayLLMJobError
-from airflow_provider_raydatallm.local_ray.head import LocalHead
 from tests.support.engine_processes import processes
 from tests.support.paths import ROOT
 from tests.support.slices import Ask, fragments, rows_in

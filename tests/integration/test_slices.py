@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 import s3fs
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from airflow_provider_raydatallm.exceptions import (
     RayClusterUnfitError,
     RayLLMInputError,
     RayLLMJobError,
     RayModelNotFoundError,
 )
-from airflow_provider_raydatallm.local_ray.head import LocalHead
 from tests.support.marks import long
 from tests.support.slice_jobs import slice_job
 from tests.support.slices import PROGRAM, STUB, Ask

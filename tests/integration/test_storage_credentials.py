@@ -23,10 +23,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.submit.session_policy import session_policy
 from tests.support.paths import ROOT
 from tests.support.s3 import moto_server

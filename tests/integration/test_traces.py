@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
-from airflow_provider_raydatallm.local_ray.head import LocalHead
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from tests.support.http_server import Request, http_server
 from tests.support.paths import ROOT
 from tests.support.slices import STUB

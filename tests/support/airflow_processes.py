@@ -33,7 +33,7 @@ from typing import Any
 import psutil
 from cryptography.fernet import Fernet
 
-from airflow_provider_raydatallm.local_ray.head import free_ports
+from airflow_provider_raydatallm.clusters.embedded.head import free_ports
 from tests.support.airflow_rest import LIMIT, RestApi, Task, wait_for
 from tests.support.paths import ROOT
 from tests.support.postgres import Postgres

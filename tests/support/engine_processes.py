@@ -8,8 +8,8 @@ from pathlib import Path
 
 import psutil
 
-from airflow_provider_raydatallm.local_ray.head import LocalHead
-from airflow_provider_raydatallm.local_ray.processes import MARKER_VARIABLE
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
+from airflow_provider_raydatallm.clusters.embedded.processes import MARKER_VARIABLE
 from tests.support.slices import PROGRAM
 from tests.support.waiting import wait_for
 

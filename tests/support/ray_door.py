@@ -20,9 +20,9 @@ from typing import Any
 import httpx
 import psutil
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead, ensure_head, free_ports, stop_head
+from airflow_provider_raydatallm.clusters.embedded.processes import find_processes
 from airflow_provider_raydatallm.hooks.jobs_api import TERMINAL
-from airflow_provider_raydatallm.local_ray.head import LocalHead, ensure_head, free_ports, stop_head
-from airflow_provider_raydatallm.local_ray.processes import find_processes
 from tests.support.airflow_rest import LIMIT
 
 #: Logical: enough for the small jobs of as many slices as Airflow runs at once.

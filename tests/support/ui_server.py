@@ -18,7 +18,7 @@ from airflow.models.base import Base
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session, sessionmaker
 
-from airflow_provider_raydatallm.local_ray.head import free_ports
+from airflow_provider_raydatallm.clusters.embedded.head import free_ports
 from tests.support.paths import ROOT
 from tests.support.waiting import wait_for
 

@@ -23,7 +23,7 @@ STATE_KEY = "ray_llm_job"
 #: Raised when a field's meaning changes.
 FORMAT = 1
 _JOB_ID = re.compile(r"[\w.-]*\w", re.ASCII)
-_IN_METADATA = ("nonce", "spec_hash", "fingerprint", "record_format")
+_IN_METADATA = ("cluster", "nonce", "spec_hash", "fingerprint", "record_format")
 #: In a job's metadata, see `try_series`.
 SERIES = "try_series"
 
@@ -45,6 +45,7 @@ class JobRecord:
     triggerers; in what Airflow keeps for a deferred task's resume; and, as it was when the job was submitted,
     in the job's metadata.
 
+    :param cluster: identity of the job's cluster.
     :param spec_hash: hash of the spec and its code; "" when the record cannot tell.
     :param fingerprint: for people who read the record.
     :param try_number: of the attempt that waits for the job, or concluded it.
@@ -55,7 +56,7 @@ class JobRecord:
     """
 
     phase: Literal["intent", "submitted", "ended", "concluded"]
-    ray_conn_id: str
+    cluster: str
     submission_id: str
     nonce: str
     spec_hash: str
@@ -72,10 +73,10 @@ class JobRecord:
     def from_json(cls, value: Any) -> JobRecord | None:
         """Returns None for what names no job. Of a record that another version of the provider wrote, and
         this one cannot read, only the job is known: not what it was asked."""
-        names = ("ray_conn_id", "submission_id")
-        conn_id, job_id = (value.get(n) if isinstance(value, Mapping) else None for n in names)
+        names = ("cluster", "submission_id")
+        cluster, job_id = (value.get(n) if isinstance(value, Mapping) else None for n in names)
         # The id becomes part of a path on the cluster.
-        if not (isinstance(conn_id, str) and isinstance(job_id, str) and _JOB_ID.fullmatch(job_id)):
+        if not (isinstance(cluster, str) and isinstance(job_id, str) and _JOB_ID.fullmatch(job_id)):
             return None
         try:
             record = _adapter().validate_python(value)
@@ -84,13 +85,13 @@ class JobRecord:
         else:
             if record.record_format <= FORMAT:
                 return record
-        return cls("submitted", conn_id, job_id, nonce="", spec_hash="", fingerprint="", try_number=0)
+        return cls("submitted", cluster, job_id, nonce="", spec_hash="", fingerprint="", try_number=0)
 
     @classmethod
-    def of_listed_job(cls, job: ListedJob, ray_conn_id: str) -> JobRecord:
+    def of_listed_job(cls, job: ListedJob, cluster: str) -> JobRecord:
         kept = {name: job.metadata.get(name) for name in (*_IN_METADATA, "try_number")}
         kept[SERIES] = job.metadata.get(SERIES, "")
-        known = {"phase": "submitted", "ray_conn_id": ray_conn_id, "submission_id": job.submission_id}
+        known = {"phase": "submitted", "cluster": cluster, "submission_id": job.submission_id}
         return cast("JobRecord", cls.from_json({**kept, **known}))
 
     def to_metadata(self) -> dict[str, str]:

@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.contract.job.phase import BEHIND
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayConnectionNotFoundError,
+    RayLLMInputError,
     RayLLMJobError,
     RayUnreachableError,
 )
@@ -79,7 +80,10 @@ class JobTracker:
         self.task = TaskAttempt.from_task_instance(ti)
         self._wait_options = wait_options
         self._commits_alone = commits_alone
-        self._hook = RayHook(wait_options.ray_conn_id)
+        self._holder = task_key(asdict(self.task))
+        self._hook = RayHook(wait_options.ray_conn_id, self._holder)
+        #: To clusters that records name, by their identities.
+        self._hooks: dict[str, RayHook] = {}
         self._ti = ti
         self._store = state_store
         self._log = log
@@ -104,7 +108,7 @@ class JobTracker:
         record = self._record
         if record is None or record.is_over:
             return None
-        ids = {n: getattr(record, n) for n in ("ray_conn_id", "submission_id", "nonce")}
+        ids = {n: getattr(record, n) for n in ("cluster", "submission_id", "nonce")}
         return replace(self._wait_options, **ids)
 
     @property
@@ -118,9 +122,18 @@ class JobTracker:
         return self.submission.metadata[SERIES]
 
     def hook_of(self, job: JobRef) -> RayHook:
-        """Returns a hook to a job's cluster that has read its connection already, if one has."""
-        is_own = (job.ray_conn_id, job.local_head) == (self._hook.ray_conn_id, None)
-        return self._hook if is_own else RayHook(job.ray_conn_id, job.local_head)
+        """Returns a hook to a job's cluster that has read its connection already, if one has.
+
+        :raises RayConnectionError: when another version of the provider wrote which cluster that is.
+        """
+        return self._hook_to(job.cluster)
+
+    def _hook_to(self, cluster: str) -> RayHook:
+        if cluster == self._hook.acquired:
+            return self._hook
+        if cluster not in self._hooks:
+            self._hooks[cluster] = RayHook.to_cluster(cluster, self._holder)
+        return self._hooks[cluster]
 
     def lost_result(self) -> dict[str, Any] | None:
         """Returns the task's result where the attempt before had it, and died before Airflow took note."""
@@ -139,7 +152,7 @@ class JobTracker:
         if record is None or record.is_over:
             return None
         if not self._is_usable(record):
-            self.mark_ended()
+            self._note(replace(record, phase="ended"))
             return None
         self._log.info("Found Ray job %s of an earlier attempt", record.submission_id)
         taken_over = replace(record, phase="submitted", submission_count=0, taken_over_at=time.time())
@@ -169,12 +182,11 @@ class JobTracker:
             self._log.warning("Cannot look for a Ray job of an earlier try: the cluster lists none: %s", e)
             return None
         job = find_listed_job(jobs, self.submission.metadata)
-        return JobRecord.of_listed_job(job, hook.ray_conn_id) if job is not None else None
+        return JobRecord.of_listed_job(job, hook.cluster) if job is not None else None
 
     def _is_usable(self, record: JobRecord) -> bool:
-        is_moved, job_id = record.ray_conn_id != self._hook.ray_conn_id, record.submission_id
-        # An embedded Ray is not started to look for the job of a task that was moved away from it.
-        hook = RayHook(record.ray_conn_id, local_head="") if is_moved else self._hook
+        job_id, hook = record.submission_id, self._hook
+        is_moved = record.cluster != self.keep_trying(lambda: hook.cluster)
         self._push_owner(job_id)
 
         def ask() -> jobs_api.JobInfo | None:
@@ -183,14 +195,15 @@ class JobTracker:
         try:
             # A refused token is waited for while a job may run: a task that fails for good would leave it.
             also = (RayConnectionError,) if record.phase == "submitted" else ()
+            if is_moved:  # no cluster is started to look for the job of a task that was moved away from it
+                hook = self._hook_to(record.cluster)
             info = ask() if is_moved else self.keep_trying(ask, hook, also)
         except (RayConnectionError, RayConnectionNotFoundError, RayUnreachableError) as e:
             if not is_moved:
                 raise
             # The task was moved to another cluster, and the one before may no longer exist.
             self._log.warning(
-                "Leaving Ray job %s alone: cannot reach its cluster (connection %r): %s",
-                job_id, record.ray_conn_id, e,
+                "Leaving Ray job %s alone: cannot reach its cluster (%s): %s", job_id, record.cluster, e
             )  # fmt: skip
             return False
         if info is None:
@@ -220,7 +233,7 @@ class JobTracker:
     def queue_place(self, queue_timeout: float) -> QueuePlace:
         options = self._wait_options
         return QueuePlace(
-            options.ray_conn_id, task_key(asdict(self.task)), time.time(), queue_timeout, options.deadline,
+            options.ray_conn_id, self._holder, time.time(), queue_timeout, options.deadline,
             options.reconnect_timeout,
         )  # fmt: skip
 
@@ -244,7 +257,7 @@ class JobTracker:
         name = make_submission_id(self.submission.metadata, f"{self._ti.id}-{nonce[:6]}")
         record = JobRecord(
             phase="intent",
-            ray_conn_id=self._hook.ray_conn_id,
+            cluster=self.keep_trying(lambda: self._hook.acquire()),
             submission_id=name,
             nonce=nonce,
             spec_hash=self._spec_hash,
@@ -280,8 +293,8 @@ class JobTracker:
         self.keep_trying(send)
         self._note(replace(record, phase="submitted"))
         self._log.info("Submitted Ray job %s: %s", name, self._hook.job_url(name))
-        if self._hook.is_local:
-            self._log.info("Its dashboard asks for a token: `airflow-ray-llm local dashboard` prints it")
+        if advice := self._hook.dashboard_advice:
+            self._log.info("%s", advice)
         return cast("JobRef", self.job)
 
     def submit_status_job(self, job: SliceJob, run: str) -> JobRef:
@@ -344,11 +357,20 @@ class JobTracker:
         """Records that the job ended without a published slice, so that no attempt waits for it again."""
         if self._record is not None:
             self._note(replace(self._record, phase="ended"))
+            self._release(self._record)
 
     def conclude(self, result: dict[str, Any]) -> None:
         """Records that the slice is finished, and the task's result."""
         if self._record is not None and not self._record.is_over:
             self._note(self._record.conclude(result, self.task.try_number))
+            self._release(self._record)
+
+    def _release(self, record: JobRecord) -> None:
+        """A cluster that does not hear of it ends with its lifetime."""
+        try:
+            self._hook_to(record.cluster).release()
+        except (RayLLMInputError, RayLLMJobError) as e:
+            self._log.warning("Cannot release the cluster of Ray job %s: %s", record.submission_id, e)
 
     def is_recorded(self) -> bool:
         """Whether Airflow keeps a record of the job that this attempt waits for, under this attempt's own id:

@@ -44,7 +44,7 @@ class JobRef:
     :param since: epoch seconds at which the waiting began.
     :param nonce: marks the job's own lines in its log.
     :param url: its page in the dashboard.
-    :param local_head: identity of the embedded Ray that it runs on, if it does.
+    :param cluster: identity of the cluster that it runs on.
     :param log: what of the job's log the task's log shows: the provider's own lines, or all.
     """
 
@@ -57,7 +57,7 @@ class JobRef:
     submission_id: str = ""
     nonce: str = ""
     url: str = ""
-    local_head: str | None = None
+    cluster: str = ""
     log: Literal["brief", "full"] = "brief"
 
     @classmethod
@@ -107,7 +107,7 @@ async def wait_for_job(
         ends when Airflow has not said so for `ref.orphan_timeout`.
     :param hook: to the job's cluster.
     """
-    hook = hook or RayHook(ref.ray_conn_id, local_head=ref.local_head)
+    hook = hook or RayHook.to_cluster(ref.cluster)
     return await _Waiter(ref, log, still_waits, intervals, hook).run()
 
 

@@ -19,6 +19,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from airflow_provider_raydatallm.clusters.base import ClusterStartingError
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError, RayQueueTimeoutError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.lookup import patience
@@ -65,7 +66,7 @@ class SubmissionGate:
 
     def __init__(self, place: QueuePlace, log: TaskLog) -> None:
         self._place, self._log = place, QueueLog(log)
-        self._hook = RayHook(place.ray_conn_id)
+        self._hook = RayHook(place.ray_conn_id, holder=place.task)
         self._fd: int | None = None
         self._last_contact: float | None = None
         self._began = time.monotonic()
@@ -88,6 +89,12 @@ class SubmissionGate:
                 self._last_contact = time.monotonic()
             except RayQueueTimeoutError:
                 raise
+            except ClusterStartingError as e:
+                self.close()
+                if not holds:
+                    return False
+                self._last_contact = time.monotonic()
+                self._log.waiting(str(e))
             except (RayLLMJobError, RayConnectionError) as e:
                 self.close()
                 self._raise_if_away_for_long(e)
@@ -102,8 +109,9 @@ class SubmissionGate:
             await asyncio.sleep(_TRY_SECONDS)
 
     @property
-    def local_head(self) -> str | None:
-        return self._hook.local_head
+    def cluster(self) -> str:
+        """Identity of the cluster that was acquired."""
+        return self._hook.cluster
 
     def close(self) -> None:
         if self._fd is not None:

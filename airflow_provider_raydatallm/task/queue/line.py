@@ -16,6 +16,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
+from airflow_provider_raydatallm.clusters.base import ClusterStartingError
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
@@ -107,11 +108,11 @@ class Line:
 class _SharedLine:
     """A line, and its looks at the cluster: those who wait for the next look share it."""
 
-    def __init__(self, ray_conn_id: str, local_head: str | None) -> None:
+    def __init__(self, cluster: str) -> None:
         self.line = Line()
         #: Jobs that wait for room on the cluster, at the last look; None before the first.
         self.waiting: int | None = None
-        self._hook = RayHook(ray_conn_id, local_head=local_head)
+        self._hook = RayHook.to_cluster(cluster)
         self._next_look = -float("inf")
         self._looking: asyncio.Task[None] | None = None
 
@@ -143,7 +144,7 @@ class _SharedLine:
         self.line.call(max_waiting_jobs(), waiting, submitted, time.monotonic())
 
 
-_lines: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[tuple[str, str | None], _SharedLine]]
+_lines: WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, _SharedLine]]
 _lines = WeakKeyDictionary()
 
 
@@ -154,8 +155,8 @@ async def wait_in_line(place: QueuePlace, log: TaskLog) -> Turn:
     :raises RayLLMJobError, RayConnectionError: when the cluster was away, or refused us, for too long.
     """
     of_loop = _lines.setdefault(asyncio.get_running_loop(), {})
-    cluster = place.ray_conn_id, place.local_head
-    shared = of_loop.setdefault(cluster, _SharedLine(*cluster))
+    if (shared := of_loop.get(place.cluster)) is None:
+        shared = of_loop[place.cluster] = _SharedLine(place.cluster)
     line, queue_log, last_contact = shared.line, QueueLog(log), time.monotonic()
     line.join(place.task, place.since)
     try:
@@ -164,6 +165,10 @@ async def wait_in_line(place: QueuePlace, log: TaskLog) -> Turn:
             try:
                 await shared.look(place.seconds_left(queue_log.waits_for))
                 last_contact = time.monotonic()
+            except ClusterStartingError as e:
+                last_contact = time.monotonic()
+                queue_log.waiting(str(e))
+                continue
             except (RayLLMJobError, RayConnectionError) as e:
                 place.seconds_left(queue_log.waits_for)
                 if time.monotonic() - last_contact > place.reconnect_timeout:

@@ -41,7 +41,7 @@ class QueuePlace:
     :param queue_timeout: seconds from then until it fails.
     :param deadline: epoch seconds at which the attempt's execution_timeout passes.
     :param reconnect_timeout: seconds for which the cluster may be away.
-    :param local_head: identity of the embedded Ray that it is for, if it is for one.
+    :param cluster: identity of the cluster that the job is for, once it was acquired.
     """
 
     ray_conn_id: str
@@ -50,7 +50,7 @@ class QueuePlace:
     queue_timeout: float
     deadline: float | None
     reconnect_timeout: float
-    local_head: str | None = None
+    cluster: str = ""
 
     @classmethod
     def from_kwargs(cls, kwargs: Any) -> QueuePlace | None:

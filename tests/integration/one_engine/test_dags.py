@@ -19,9 +19,9 @@ import pytest
 from aiohttp import web
 from airflow.dag_processing.dagbag import DagBag
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
-from airflow_provider_raydatallm.local_ray.head import LocalHead
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry
 from demo.customers import industry_of, write_customers
 from demo.spec import spec_of

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMJobError, RayModelNotFoundError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.local_ray.head import LocalHead
 from tests.support.engine_processes import end_engines, processes
 from tests.support.slices import PROGRAM, WARM_ENGINE, Ask, fragments, rows_in
 from tests.support.waiting import in_thread, wait_for

@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_raydatallm.cli.cluster import choose_cluster
 from airflow_provider_raydatallm.cli.main import main, make_parser
-from airflow_provider_raydatallm.local_ray.folder import FOLDER_VARIABLE
+from airflow_provider_raydatallm.clusters.embedded.folder import FOLDER_VARIABLE
 
 COMMANDS = [
     ["run", "spec.json"],

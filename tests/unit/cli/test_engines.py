@@ -104,7 +104,7 @@ def test_unreachable_cluster_fails_at_once(
     def head_status() -> None:
         raise AssertionError("RAY_ADDRESS names the cluster")
 
-    monkeypatch.setattr("airflow_provider_raydatallm.local_ray.head.head_status", head_status)
+    monkeypatch.setattr("airflow_provider_raydatallm.clusters.embedded.head.head_status", head_status)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     assert main(["engines", "list"]) == 1
     assert capsys.readouterr().err.startswith("error: there is no Ray cluster at 127.0.0.1:1")

@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from airflow_provider_raydatallm.clusters.base import Access
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.auth import Token, is_unencrypted, read_token
@@ -35,9 +36,8 @@ def test_token_comes_from_the_connection_then_from_the_environment(
     assert token_of(**with_extra(auth_file=f"{tmp_path}/mine")) == ("of-file", f"auth_file '{tmp_path}/mine'")
     assert token_of(password=" of-password\n") == ("of-password", "the password")
     assert token_of(**with_extra(headers={"authorization": "Basic eA=="})) is None
-    head = RaySettings.from_connection(connection(host="local")).for_local_head(
-        "http://127.0.0.1:1", "of-head"
-    )
+    local = RaySettings.from_connection(connection(host="local"))
+    head = local.for_cluster(Access("http://127.0.0.1:1", "of-head"))
     assert read_token(head) == ("of-head", "the password")
     monkeypatch.delenv("RAY_AUTH_TOKEN")
     monkeypatch.delenv("RAY_AUTH_TOKEN_PATH")

@@ -114,10 +114,10 @@ def test_hook_that_has_read_its_connection_does_without_a_backend_that_is_away(v
 def test_connection_that_cannot_be_read_is_not_taken_for_a_cluster(vault: Vault) -> None:
     """The job's spec would be another, and its running job be stopped for that."""
     vault.put("c", "ray://local")
-    assert RayHook("c").is_local
+    assert RayHook("c").keeps_engines
     vault.seal()
     with pytest.raises(RayUnreachableError):
-        _ = RayHook("c").is_local
+        _ = RayHook("c").keeps_engines
 
 
 @pytest.mark.parametrize("limit_s", [1.0, 600.0])

@@ -49,6 +49,8 @@ from tests.support.slice_jobs import spec
 
 HEAVY = ("ray", "torch", "vllm", "pandas", "pyarrow")
 DAGS = sorted((ROOT / "dags").glob("*.py"))
+#: Identity of the cluster of the connection `ray_default`.
+CLUSTER = "connection:ray_default"
 
 
 @pytest.fixture(autouse=True)
@@ -315,11 +317,11 @@ def test_templates_that_cannot_be_rendered_any_more_stop_a_submission_and_no_res
     with pytest.raises(UndefinedError, match="gone"):
         task.execute(context)
     job = spec(slice_key="k", input_path="/in", output_path="/out", model_source="m", prompt="{a}")
-    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n")
+    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n", cluster=CLUSTER)
     report = {"outcome": "published", "slice_key": "k", "output_path": "o", "fingerprint": "f",
               "counts": {"planned": 1, "succeeded": 1}}  # fmt: skip
     event = to_event(Finished(report))
-    record = JobRecord("submitted", "ray_default", "j", "n", "h", "f", 1)
+    record = JobRecord("submitted", CLUSTER, "j", "n", "h", "f", 1)
     kwargs = DeferredJob(ref, job, record).to_kwargs()
     assert task.execute_complete(context, event, **kwargs)["slice_key"] == "k"
 
@@ -349,11 +351,11 @@ def test_task_whose_input_is_empty_is_skipped_and_says_what_stays(outcome: str, 
     task = operator(slice_key="k", source={"on_empty": "skip"}, outlets=[Asset("table")])
     context = context_of(task)
     job = spec_of(task)
-    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n")
+    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n", cluster=CLUSTER)
     report = {"outcome": outcome, "slice_key": "k", "output_path": "o", "fingerprint": "f",
               "counts": {"planned": rows, "succeeded": rows},
               "published_version": 3 if rows else None}  # fmt: skip
-    kwargs = DeferredJob(ref, job, JobRecord("submitted", "ray_default", "j", "n", "h", "f", 1)).to_kwargs()
+    kwargs = DeferredJob(ref, job, JobRecord("submitted", CLUSTER, "j", "n", "h", "f", 1)).to_kwargs()
     with pytest.raises(AirflowSkipException, match=f"^{says}$"):
         task.execute_complete(context, to_event(Finished(report)), **kwargs)
     assert context["ti"].xcoms[INDEX_KEY]["outcome"] == outcome
@@ -534,8 +536,8 @@ def test_engine_idle_timeout_reaches_the_spec_as_seconds(
 def test_resume_concludes_whatever_became_of_the_dag_and_its_connections() -> None:
     """Nothing that only submitting needs is there any more: the connections, and the DAG as it was."""
     submitted = spec_of(operator(output_path="/tables/out", slice_key="2026-01-30"))
-    ref = JobRef("ray_gone", 5.0, 600.0, None, None, 0.0, submission_id="j", nonce="n", url="http://ray/j")
-    record = JobRecord("submitted", "ray_gone", "j", "n", "h", "f", 1)
+    ref = JobRef("ray_gone", 5.0, 600.0, None, None, 0.0, "j", "n", "http://ray/j", "connection:ray_gone")
+    record = JobRecord("submitted", "connection:ray_gone", "j", "n", "h", "f", 1)
     kwargs = json.loads(json.dumps(DeferredJob(ref, submitted, record).to_kwargs()))
     edited = operator(
         output_path="/elsewhere", ray_conn_id="ray_gone", storage_conn_id="aws_gone", model_conn_id="hub_gone"
@@ -568,8 +570,8 @@ def test_verdict_that_another_version_wrote_is_asked_of_the_job_again(
 ) -> None:
     task = operator(slice_key="k", deferrable=True)
     job = spec_of(task)
-    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, submission_id="j", nonce="n")
-    record = JobRecord("submitted", "ray_default", "j", "n", "h", "f", 1)
+    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n", cluster=CLUSTER)
+    record = JobRecord("submitted", CLUSTER, "j", "n", "h", "f", 1)
     kwargs = DeferredJob(ref, job, record).to_kwargs()
     report = {
         "outcome": "published", "slice_key": "k", "output_path": job.slice_path, "fingerprint": "f",
@@ -588,12 +590,12 @@ def test_verdict_that_another_version_wrote_is_asked_of_the_job_again(
 
 def test_job_that_may_never_publish_is_stopped_and_the_task_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     task = operator(slice_key="k", deferrable=True)
-    record = JobRecord("submitted", "ray_default", "j", "n", "h", "f", 1)
+    record = JobRecord("submitted", CLUSTER, "j", "n", "h", "f", 1)
     monkeypatch.setattr(cancel, "_read_owner_and_state", lambda attempt: (None, "running"))
     with fake_cluster() as cluster:
         monkeypatch.setenv("NO_PROXY", "127.0.0.1")
         monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", f'{{"conn_type": "ray", "host": "{cluster.address}"}}')
-        ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, submission_id="j", nonce="n")
+        ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n", cluster=CLUSTER)
         kwargs = DeferredJob(ref, spec_of(task), record).to_kwargs()
         event = to_event(Unconfirmed("Airflow no longer wants this task to wait for it"))
         with pytest.raises(RayJobStoppedError, match=r"Airflow no longer wants .* published nothing"):

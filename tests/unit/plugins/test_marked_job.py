@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,15 +18,15 @@ from sqlalchemy import create_engine, insert
 from sqlalchemy.orm import sessionmaker
 from sqlalchemy.pool import StaticPool
 
+from airflow_provider_raydatallm.clusters.embedded.head import head_status
 from airflow_provider_raydatallm.exceptions import RayUnreachableError
-from airflow_provider_raydatallm.local_ray.head import head_status
 from airflow_provider_raydatallm.plugins import marked_job
 from airflow_provider_raydatallm.task.job.cancel import TaskAttempt
 from airflow_provider_raydatallm.task.job.record import JobRecord
 from tests.support.http_server import Request, http_server
 
 TASK = TaskAttempt("d", "t", "r", -1, 2)
-RECORD = JobRecord("submitted", "c", "d-t-2026-01-01-uuid", "n", "h", "f", try_number=2)
+RECORD = JobRecord("submitted", "connection:c", "d-t-2026-01-01-uuid", "n", "h", "f", try_number=2)
 METADATA = {"dag_id": "d", "task_id": "t", "run_id": "r", "map_index": "-1", "try_number": "1"}
 
 
@@ -81,8 +82,9 @@ def test_mark_starts_no_embedded_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(marked_job, "_STOP_SECONDS", 0.1)
     with tempfile.TemporaryDirectory(prefix="rl", dir="/tmp") as folder:
         monkeypatch.setenv("AIRFLOW_RAY_LLM_LOCAL_DIR", folder)
+        Path(folder, "id").write_text("of-here")
         with pytest.raises(RayUnreachableError, match="does not run"):
-            stop(RECORD, "local", monkeypatch)
+            stop(replace(RECORD, cluster="embedded:c@of-here"), "local", monkeypatch)
         assert head_status() is None
 
 

@@ -26,15 +26,15 @@ from tests.support.fake_cluster import FakeCluster
 
 JOB: dict[str, Any] = {
     "ray_conn_id": "ray_default", "poll_interval": 5.0, "reconnect_timeout": 600.0, "orphan_timeout": None,
-    "deadline": None, "since": 0.0, "submission_id": "j", "nonce": "n",
+    "deadline": None, "since": 0.0, "submission_id": "j", "nonce": "n", "cluster": "connection:ray_default",
 }  # fmt: skip
-PLACE = QueuePlace("ray_default", "d/r/t/-1", 0.0, 1e12, None, 60.0).__dict__
+PLACE = QueuePlace("ray_default", "d/r/t/-1", 0.0, 1e12, None, 60.0, "connection:ray_default").__dict__
 
 #: Triggers whose event is there at once: what they wait for is true, or an error.
 AT_ONCE: dict[str, BaseTrigger] = {
     "job that ended": RayJobTrigger(JOB, True),
     "deadline that passed": RayJobTrigger({**JOB, "deadline": 1.0}, False),
-    "job of another machine": RayJobTrigger({**JOB, "local_head": "another"}, True),
+    "job of another machine": RayJobTrigger({**JOB, "cluster": "embedded:ray_default@elsewhere"}, True),
     "turn": SubmissionTurnTrigger(PLACE),
     "turn that came too late": SubmissionTurnTrigger({**PLACE, "queue_timeout": 1.0}),
     "slice that cannot be there": SlicePublishedTrigger({"slice_path": "nosuch://a/b"}, 0.0),

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.clusters.embedded import cluster as embedded
 from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
 from airflow_provider_raydatallm.exceptions import RayLLMJobError, RayUnreachableError
-from airflow_provider_raydatallm.local_ray import head
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task.job.record import SERIES, STATE_KEY, DeferredJob
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
@@ -125,7 +125,9 @@ def test_cluster_that_refuses_to_list_its_jobs_is_told_of_and_costs_no_task(clus
 
 # --- Records of other versions ---
 
-NEWER = {"record_format": 2, "ray_conn_id": "ray_default"}
+#: Names the cluster otherwise.
+OLDER = {"ray_conn_id": "ray_default", "submission_id": "j"}
+NEWER = {"record_format": 2, "cluster": "connection:ray_default"}
 
 
 @pytest.mark.slow
@@ -153,7 +155,7 @@ def test_record_with_more_than_this_version_knows_is_read(cluster: FakeCluster) 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("value", [{"jobs": ["j"], "record_format": 2}, "a newer form", [1]])
+@pytest.mark.parametrize("value", [{"jobs": ["j"], "record_format": 2}, OLDER, "a newer form", [1]])
 def test_record_that_names_no_job_leaves_it_to_the_cluster_or_fails(cluster: FakeCluster, value: Any) -> None:
     a_try(1).submit()
     assert a_try(1, StateStore({STATE_KEY: value})).find_job() is not None
@@ -173,7 +175,7 @@ def test_job_in_the_cluster_whose_metadata_cannot_be_read_is_stopped(cluster: Fa
 def test_job_of_another_task_is_left_alone_whatever_the_record_says(cluster: FakeCluster) -> None:
     job = a_try(1).submit()
     cluster.jobs[0]["metadata"]["run_id"] = "another"
-    named = {"ray_conn_id": "ray_default", "submission_id": job.submission_id}
+    named = {"cluster": "connection:ray_default", "submission_id": job.submission_id}
     assert a_try(2, StateStore({STATE_KEY: named})).find_job() is None
     assert cluster.jobs[0]["status"] == "RUNNING"
 
@@ -183,10 +185,11 @@ def test_embedded_ray_is_not_started_for_a_task_that_was_moved_away_from_it(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_RAY_LLM_LOCAL_DIR", str(tmp_path))
     monkeypatch.setenv("AIRFLOW_CONN_EMBEDDED", "ray://local")
-    monkeypatch.setattr(head, "ensure_head", lambda: pytest.fail("starts an embedded Ray"))
+    monkeypatch.setattr(embedded, "ensure_head", lambda: pytest.fail("starts an embedded Ray"))
+    (tmp_path / "id").write_text("of-here")
     store, log = StateStore(), Log()
     a_try(1, store).submit()
-    store[STATE_KEY]["ray_conn_id"] = "embedded"
+    store[STATE_KEY]["cluster"] = "embedded:embedded@of-here"
     assert a_try(2, store, log=log).find_job() is None
     assert "the embedded Ray of this machine does not run" in log.lines[-1]
 
@@ -335,5 +338,6 @@ def test_metadata_holds_the_record_as_text(cluster: FakeCluster) -> None:
     [job] = cluster.jobs
     assert all(isinstance(value, str) for value in job["metadata"].values())
     kept = {n: v for n, v in asdict(tracker.record).items() if n in job["metadata"]}
-    assert set(kept) == {"nonce", "spec_hash", "fingerprint", "record_format", "try_number", SERIES}
+    names = {"cluster", "nonce", "spec_hash", "fingerprint", "record_format", "try_number", SERIES}
+    assert set(kept) == names
     assert {n: str(v) for n, v in kept.items()} == {n: job["metadata"][n] for n in kept}

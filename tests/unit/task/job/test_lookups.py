@@ -28,6 +28,7 @@ from tests.support.context import StateStore, context_of
 from tests.support.fake_cluster import FakeCluster, Log
 from tests.support.sealed_backend import Vault, vault_of_this_process
 
+CLUSTER = "connection:ray_default"
 HUB = '{"conn_type": "huggingface", "password": "hub-sesame"}'
 STORAGE = json.dumps({"conn_type": "aws", "login": "AKIA", "password": "storage-sesame"})
 #: Where each connection that a task may need is named.
@@ -118,7 +119,7 @@ def test_next_try_waits_for_the_backend_and_finds_the_job(vault: Vault, cluster:
 
 
 def waited(reconnect_s: float) -> Verdict:
-    ref = JobRef("ray_default", 0.05, reconnect_s, None, None, time.time(), "j", "n")
+    ref = JobRef("ray_default", 0.05, reconnect_s, None, None, time.time(), "j", "n", cluster=CLUSTER)
 
     async def wait() -> Verdict:
         try:
@@ -187,4 +188,4 @@ def test_task_that_submitted_needs_no_lookup_to_defer(vault: Vault, cluster: Fak
     job = tracker.submit()
     vault.seal()
     assert cluster.address in tracker.hook_of(job).job_url(job.submission_id)
-    assert tracker.hook_of(job).local_head is None
+    assert job.cluster == CLUSTER

@@ -12,7 +12,7 @@ from airflow_provider_raydatallm.hooks.jobs_api import ListedJob
 from airflow_provider_raydatallm.task.job.record import JobRecord, find_listed_job, try_series
 
 RECORD: dict[str, Any] = {
-    "phase": "submitted", "ray_conn_id": "c", "submission_id": "j", "nonce": "n", "spec_hash": "h",
+    "phase": "submitted", "cluster": "connection:c", "submission_id": "j", "nonce": "n", "spec_hash": "h",
     "fingerprint": "f", "try_number": 1,
 }  # fmt: skip
 TASK = {
@@ -26,7 +26,7 @@ TASK = {
     [
         (RECORD, "j", "h"), ({**RECORD, "from_the_future": 1}, "j", "h"),
         ({**RECORD, "record_format": 2}, "j", ""), ({**RECORD, "phase": "paused"}, "j", ""),
-        ({"submission_id": "j", "ray_conn_id": "c"}, "j", ""),
+        ({"submission_id": "j", "cluster": "connection:c"}, "j", ""),
         ({"phase": "submitted"}, None, None), ({**RECORD, "submission_id": 1}, None, None),
         *(({**RECORD, "submission_id": path}, None, None) for path in ("../packages/gcs/x", "..", "j?x", "")),
         ("a newer form", None, None), ([1], None, None), ({}, None, None), (None, None, None),

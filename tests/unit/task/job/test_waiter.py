@@ -47,7 +47,8 @@ def wait(
     ref = {
         "ray_conn_id": "ray_default", "poll_interval": 0.05, "reconnect_timeout": 60.0,
         "orphan_timeout": None,
-        "deadline": None, "since": time.time(), "submission_id": "j", "nonce": "n", **given,
+        "deadline": None, "since": time.time(), "submission_id": "j", "nonce": "n",
+        "cluster": "connection:ray_default", **given,
     }  # fmt: skip
 
     async def waited() -> Verdict:

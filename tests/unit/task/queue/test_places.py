@@ -73,7 +73,8 @@ def cluster(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 
 def place(task: str = "t", **changes: Any) -> QueuePlace:
-    return replace(QueuePlace("ray_default", task, time.time(), 60.0, None, 60.0), **changes)
+    came = QueuePlace("ray_default", task, time.time(), 60.0, None, 60.0, "connection:ray_default")
+    return replace(came, **changes)
 
 
 def run(work: Coroutine[Any, Any, Any]) -> Any:
@@ -329,7 +330,7 @@ def test_embedded_ray_of_another_machine_is_refused_at_once(
 ) -> None:
     monkeypatch.setenv("AIRFLOW_RAY_LLM_LOCAL_DIR", str(tmp_path / "head"))
     with pytest.raises(RayConnectionError, match="deferrable=False"):
-        raise_error_of(run(fire(place(local_head="of the worker's machine"))))
+        raise_error_of(run(fire(place(cluster="embedded:ray_default@elsewhere"))))
     assert looks(cluster) == 0
 
 

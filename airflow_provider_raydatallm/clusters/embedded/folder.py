@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from airflow_provider_raydatallm.local_ray.processes import LocalHeadError, head_environment
+from airflow_provider_raydatallm.clusters.embedded.processes import LocalHeadError, head_environment
 
 FOLDER_VARIABLE = "AIRFLOW_RAY_LLM_LOCAL_DIR"
 #: `tmp` is Ray's.

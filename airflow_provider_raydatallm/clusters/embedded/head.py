@@ -21,9 +21,9 @@ from contextlib import closing, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
-from airflow_provider_raydatallm.local_ray import folder as head_folder
-from airflow_provider_raydatallm.local_ray.folder import FOLDER_VARIABLE, HeadRecord, LocalHead
-from airflow_provider_raydatallm.local_ray.processes import (
+from airflow_provider_raydatallm.clusters.embedded import folder as head_folder
+from airflow_provider_raydatallm.clusters.embedded.folder import FOLDER_VARIABLE, HeadRecord, LocalHead
+from airflow_provider_raydatallm.clusters.embedded.processes import (
     LocalHeadError,
     end_processes,
     head_environment,
@@ -32,23 +32,28 @@ from airflow_provider_raydatallm.local_ray.processes import (
 
 __all__ = [
     "FOLDER_VARIABLE",
+    "MIN_CPUS",
     "LocalHead",
     "LocalHeadError",
     "ensure_head",
     "head_identity",
     "head_status",
+    "installed_ray",
     "stop_head",
+    "was_stopped",
 ]
 
 STOP_COMMAND = "airflow-ray-llm local stop"
+#: Logical. With 4, Ray Data LLM hangs.
+MIN_CPUS = 8
 
 
-def ensure_head(folder: Path | None = None, *, min_cpus: int = 8, timeout: float = 120) -> LocalHead:
+def ensure_head(folder: Path | None = None, *, min_cpus: int = MIN_CPUS, timeout: float = 120) -> LocalHead:
     """Joins the healthy head of `folder`, or starts one; jobs can be submitted when this returns.
 
     :param folder: home of the head; default `$AIRFLOW_RAY_LLM_LOCAL_DIR`, else `airflow-ray-llm-<uid>` in the
         temporary folder of this machine
-    :param min_cpus: logical CPUs that the head must have (with 4, Ray Data LLM hangs)
+    :param min_cpus: logical CPUs that the head must have
     :param timeout: seconds to wait for other callers and for the start together
     :raises LocalHeadError: ray is not installed, the folder cannot be used, the running head does not fit
         (another Python or Ray, too few CPUs), or the start failed, after which nothing runs
@@ -95,6 +100,12 @@ def head_status(folder: Path | None = None) -> LocalHead | None:
     """Returns the healthy head of `folder`, or None; changes nothing."""
     record = head_folder.read_record(head_folder.resolve(folder))
     return record.head if record and _is_healthy(record, timeout=5.0) else None
+
+
+def was_stopped() -> bool:
+    """Whether `stop_head` ended the head of the default folder, or none was ever started there. The processes
+    of any other head have died, or are being started."""
+    return not (head_folder.resolve(None) / "token").exists()
 
 
 def installed_ray() -> str:

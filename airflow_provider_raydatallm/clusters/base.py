@@ -1,0 +1,128 @@
+"""The port of clusters: what a task needs of the place where Ray runs, whoever starts and ends that."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
+
+
+class ClusterStartingError(RayUnreachableError):
+    """The cluster was acquired and has no address yet. Whoever waits asks again, within `limits.queue`."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Names one cluster in records, which other processes read, on other machines and after crashes.
+
+    :param conn_id: the connection by which the cluster is reached.
+    :param own: tells the cluster from others that the same connection means, elsewhere or later; "" where
+        that cannot be known.
+    """
+
+    kind: str
+    conn_id: str
+    own: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.kind}:{self.conn_id}" + (f"@{self.own}" if self.own else "")
+
+    @classmethod
+    def parse(cls, text: str) -> Identity:
+        """:raises RayConnectionError: for what another version of the provider wrote, and this one cannot
+        read."""
+        kind, _, rest = text.partition(":")
+        conn_id, _, own = rest.partition("@")
+        if not (kind and conn_id):
+            raise RayConnectionError(
+                f"cannot read which cluster {text!r} is: another version of the provider wrote it"
+            )
+        return cls(kind, conn_id, own)
+
+
+@dataclass(frozen=True)
+class Access:
+    """How to call a cluster.
+
+    :param address: of the Jobs API, without a slash at its end.
+    :param token: the cluster's own, with which nothing of the connection or the environment is sent there;
+        None: the connection says how to authenticate.
+    """
+
+    address: str
+    token: str | None = field(default=None, repr=False)
+
+
+class Cluster(ABC):
+    """One cluster, as one process sees it. Its state is where other processes find it, never in this object:
+    whoever resumes a task opens the same cluster by its identity (`kinds.open_cluster`).
+
+    A kind's methods may block, so event loops call them in threads. They raise `RayUnreachableError` for what
+    may pass, and `RayConnectionError` for what may not.
+
+    :param own: of the identity; "" means the cluster that the connection means now.
+    :param host: of the connection; "" where nobody has read it.
+    """
+
+    kind: ClassVar[str]
+    #: What connections of this kind have as their host; None: an address.
+    host_name: ClassVar[str | None] = None
+    #: Whether processes on other machines cannot reach it.
+    is_machine_bound: ClassVar[bool] = False
+    #: The cleanup policy: whether the cluster ends when its last holder has released it. Otherwise it stays
+    #: until somebody else ends it, and nobody counts its holders.
+    ends_when_released: ClassVar[bool] = False
+    #: Whether engines stay for the next slice, unless the task says otherwise.
+    keeps_engines: ClassVar[bool] = False
+    #: What people have to know before they open its dashboard.
+    dashboard_advice: ClassVar[str] = ""
+
+    def __init__(self, conn_id: str, own: str = "", host: str = "") -> None:
+        self.conn_id, self._own, self._host = conn_id, own, host
+        #: What errors call the cluster.
+        self.label = f"connection {conn_id!r}"
+
+    @property
+    def identity(self) -> str:
+        """Known from `acquire` on, before there is an address."""
+        return str(Identity(self.kind, self.conn_id, self._own))
+
+    def acquire(self, holder: str) -> None:  # noqa: B027  # most clusters need no holder
+        """Starts the cluster if it does not run, and notes that `holder` needs it, once however often it says
+        so. Opened by an identity of its own, it repairs that cluster at most: one that was released is not
+        started again.
+
+        Does not wait for a cluster that takes minutes: `address` raises `ClusterStartingError` meanwhile, and
+        the task asks again, on its worker or in the triggerer.
+
+        :param holder: a task, the same for all of its tries; "" holds nothing.
+        """
+
+    @abstractmethod
+    def address(self) -> Access:
+        """Returns how to call the cluster; starts nothing.
+
+        :raises RayConnectionError: when this process can never reach it.
+        :raises RayUnreachableError: while it does not run; the text says so if it was released.
+        """
+
+    def release(self, holder: str) -> None:  # noqa: B027
+        """Notes that `holder` does not need the cluster any more; others may. The last one's release ends it
+        where the kind `ends_when_released`. A holder that dies releases nothing: such a kind has a lifetime,
+        too."""
+
+    def check_machine(self) -> None:  # noqa: B027
+        """Touches nothing but this machine, so that a process on another one says so at once.
+
+        :raises RayConnectionError: when the cluster is bound to another machine.
+        """
+
+    def describe(self, check: Callable[[Access], tuple[bool, str]]) -> tuple[bool, str]:
+        """Returns for people whether the cluster can be used, and what it is or lacks; starts nothing.
+
+        :param check: calls a cluster that runs.
+        """
+        return check(self.address())

@@ -38,8 +38,8 @@ class FakeCluster(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 256
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), _Handler)
+    def __init__(self, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
         self.address = f"http://127.0.0.1:{self.server_port}"
         self.status: str | None = "RUNNING"
         self.http: int | None = None
@@ -62,8 +62,8 @@ class FakeCluster(ThreadingHTTPServer):
 
 
 @contextmanager
-def fake_cluster() -> Iterator[FakeCluster]:
-    with serving(FakeCluster()) as server:
+def fake_cluster(port: int = 0) -> Iterator[FakeCluster]:
+    with serving(FakeCluster(port)) as server:
         try:
             yield server
         finally:

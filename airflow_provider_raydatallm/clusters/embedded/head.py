@@ -89,9 +89,9 @@ def stop_head(folder: Path | None = None) -> int:
     folder = head_folder.prepare(folder)
     with head_folder.locked(folder, time.monotonic() + 150):
         record = head_folder.read_record(folder)
+        (folder / "token").unlink(missing_ok=True)  # first, so that whoever finds it dying knows why
         ended = end_processes(folder, record.processes if record else {})
-        for name in ("head.json", "token"):
-            (folder / name).unlink(missing_ok=True)
+        (folder / "head.json").unlink(missing_ok=True)
         head_folder.remove_sessions(folder)
         return ended
 

@@ -22,6 +22,7 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from tests.support.fake_cluster import FakeCluster, fake_cluster
 from tests.support.toy_clusters import ToyCluster
+from tests.support.waiting import wait_for
 
 CONNECTION = "staged"
 
@@ -193,6 +194,12 @@ class EmbeddedStage(Stage):
     def start(self) -> None:
         """It is for `acquire`; here for what asks whether it runs."""
         ensure_head()
+
+    def submit(self) -> str:
+        job = super().submit()
+        # Its start asks the head itself, with the token that `refuse` replaces.
+        wait_for(lambda: RayHook(CONNECTION).call(jobs_api.get_status(job)).status == "RUNNING")
+        return job
 
     def kill(self) -> None:
         while members := find_processes(self._folder, {}):

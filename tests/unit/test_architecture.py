@@ -128,6 +128,18 @@ def test_airflow_side_sees_the_ray_side_through_its_windows_only() -> None:
         assert {t for t in targets if t.startswith("processor.")} <= WINDOWS, name
 
 
+def test_nobody_outside_asks_of_which_kind_a_cluster_is() -> None:
+    """The command line alone names the embedded head, which it starts and stops."""
+    kinds = {
+        m for m in modules() if m.startswith("clusters.") and m not in ("clusters.base", "clusters.kinds")
+    }
+    outside = {m for m in modules() if not m.startswith(("clusters.", "cli."))}
+    assert not {m: imports()[m] & kinds for m in outside if imports()[m] & kinds}
+    for module in outside:
+        if not module.startswith(("processor.", "contract.")):
+            assert not re.search(r"is_local\b|local_head", modules()[module].read_text(encoding="utf-8"))
+
+
 def test_every_folder_says_what_it_is_for() -> None:
     for path in (ROOT / PACKAGE).rglob("__init__.py"):
         doc = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))

@@ -371,9 +371,10 @@ def test_watch_outlives_a_look_that_fails(
 def test_watch_says_by_its_exit_code_that_a_run_failed(
     job: SliceJob, capsys: Out, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    failed = {"step": "failed", "failure": {"sentence": "no GPU"}}
     write_progress(job, 0, **ANSWERING)
     monkeypatch.setattr(tables, "time", SimpleNamespace(
-        sleep=lambda seconds: write_progress(job, 0, **{**ANSWERING, "step": "failed", "failure": {"sentence": "no GPU"}})
+        sleep=lambda seconds: write_progress(job, 0, **{**ANSWERING, **failed})
     ))  # fmt: skip
     assert main(["watch", job.output_path, "2026-01-01"]) == 1
     assert "no GPU" in capsys.readouterr().out

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from airflow_provider_raydatallm.cli.main import main
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from tests.support.in_process import changed, job_of, run_in_process
 
 LEAST = {
@@ -36,6 +37,13 @@ def test_error_names_what_was_written(
     assert message in said
     assert "Traceback" not in said
     assert "pydantic" not in said
+
+
+def test_json_has_the_whole_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["versions", "--json", f"{tmp_path}/none.json"]) == 1
+    failure = Failure.parse(json.loads(capsys.readouterr().out)["failure"])
+    assert failure.kind == "input"
+    assert f"{tmp_path}/none.json" in failure.sentence
 
 
 def test_file_may_begin_with_a_byte_order_mark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

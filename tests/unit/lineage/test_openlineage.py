@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.lineage.facets import SLICE_FACET, slice_lineage
@@ -102,6 +103,16 @@ def test_statistics_are_of_what_this_run_wrote(outcome: Any, rows: int | None) -
     assert (written and written.rowCount, read and read.rowCount) == (rows, rows)
     facet = lineage.run_facets[SLICE_FACET]
     assert (facet.outcome, facet.fingerprint, facet.quarantinePath) == (outcome, fingerprint(spec), None)
+
+
+@pytest.mark.slow
+def test_failure_is_told_without_the_texts_of_rows() -> None:
+    failure = Failure("input", "row 7 is wrong", advice=("Look",), row_texts=("Jane",), counts={"planned": 9})
+    facet = slice_lineage(job(), None, failure=failure).run_facets[SLICE_FACET]
+    assert facet.failure == {
+        "kind": "input", "sentence": "row 7 is wrong", "advice": ("Look",), "counts": {"planned": 9},
+    }  # fmt: skip
+    assert facet.outcome is None
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.metrics import progress as progress_module
@@ -98,9 +99,12 @@ def test_progress_is_up_to_date_during_a_run_and_gone_after_publishing(job: Slic
 def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
     job: SliceJob, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    with pytest.raises(SliceError, match="third batch failed"):
+    with pytest.raises(SliceError, match="third batch failed") as raised:
         run(job, fail_at_third_batch())
     progress = json.loads(file_of(job).read_text())
+    assert Failure.parse(progress["failure"]) == raised.value.failure
+    counts = raised.value.failure.counts
+    assert (counts["planned"], counts["finished"], counts["failed"]) == (30, 20, 0)
     assert (progress["step"], progress["rows"], progress["planned"]) == ("failed", 20, 30)
     spec = tmp_path / "spec.json"
     spec.write_text(job.model_dump_json())

@@ -63,6 +63,7 @@ class RayHook(BaseHook):
         #: Of the cluster that was acquired, or that a record names.
         self._identity = ""
         self._acquires = True
+        self._keeps = False
         self._last_settings: RaySettings | None = None
 
     @classmethod
@@ -72,7 +73,7 @@ class RayHook(BaseHook):
         :raises RayConnectionError: when the identity cannot be read.
         """
         hook = cls(Identity.parse(identity).conn_id, holder)
-        hook._identity, hook._acquires = identity, False
+        hook._identity, hook._acquires, hook._keeps = identity, False, True
         return hook
 
     @cached_property
@@ -203,6 +204,11 @@ class RayHook(BaseHook):
         _ = self.settings
         return self._identity
 
+    def keep(self) -> None:
+        """Says that a job runs on the cluster that was acquired: from now on the hook calls no other one, and
+        does not start it again when it was released."""
+        self._keeps = True
+
     @property
     def is_machine_bound(self) -> bool:
         """Whether processes on other machines cannot reach the cluster."""
@@ -261,7 +267,7 @@ class RayHook(BaseHook):
         return open_cluster(self._identity or self._read_connection().cluster)
 
     def _reach(self, settings: RaySettings) -> RaySettings:
-        cluster = open_cluster(self._identity or settings.cluster, settings.address)
+        cluster = open_cluster(self._identity if self._keeps else settings.cluster, settings.address)
         if self._acquires:
             cluster.acquire(self._holder)
             self._identity = cluster.identity

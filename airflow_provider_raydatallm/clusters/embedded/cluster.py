@@ -56,7 +56,8 @@ class EmbeddedCluster(Cluster):
                 self.check_machine()
             head = self._head or head_status()
             if head is None:
-                raise self._not_running("it was stopped" if was_stopped() else "its processes have died")
+                died = "its processes have died, or do not answer"
+                raise self._not_running("it was stopped" if was_stopped() else died)
         return Access(head.address, head.token)
 
     def check_machine(self) -> None:

@@ -129,7 +129,8 @@ class JobTracker:
         return self._hook_to(job.cluster)
 
     def _hook_to(self, cluster: str) -> RayHook:
-        if cluster == self._hook.acquired:
+        if self._hook.acquired and cluster == self._hook.acquired:
+            self._hook.keep()
             return self._hook
         if cluster not in self._hooks:
             self._hooks[cluster] = RayHook.to_cluster(cluster, self._holder)
@@ -308,8 +309,9 @@ class JobTracker:
         submission = replace(self.submission, job=job)
         self.keep_trying(lambda: submission.submit(self._hook, "status", name, nonce, ["--name", run]))
         return replace(
-            self._wait_options, submission_id=name, nonce=nonce, orphan_timeout=None, deadline=None
-        )
+            self._wait_options, cluster=self._hook.acquired, submission_id=name, nonce=nonce,
+            orphan_timeout=None, deadline=None,
+        )  # fmt: skip
 
     def keep_trying(
         self,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import tempfile
 import uuid
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
 import pytest
 
-from airflow_provider_raydatallm.clusters.embedded.folder import FOLDER_VARIABLE
+from airflow_provider_raydatallm.clusters.embedded import folder as head_folder
+from airflow_provider_raydatallm.clusters.embedded.folder import FOLDER_VARIABLE, HeadRecord, read_record
 from airflow_provider_raydatallm.clusters.embedded.head import ensure_head, head_status, stop_head
 from airflow_provider_raydatallm.clusters.embedded.processes import find_processes
 from airflow_provider_raydatallm.clusters.kinds import KINDS
@@ -22,7 +23,6 @@ from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from tests.support.fake_cluster import FakeCluster, fake_cluster
 from tests.support.toy_clusters import ToyCluster
-from tests.support.waiting import wait_for
 
 CONNECTION = "staged"
 
@@ -195,12 +195,6 @@ class EmbeddedStage(Stage):
         """It is for `acquire`; here for what asks whether it runs."""
         ensure_head()
 
-    def submit(self) -> str:
-        job = super().submit()
-        # Its start asks the head itself, with the token that `refuse` replaces.
-        wait_for(lambda: RayHook(CONNECTION).call(jobs_api.get_status(job)).status == "RUNNING")
-        return job
-
     def kill(self) -> None:
         while members := find_processes(self._folder, {}):
             for process in members.values():
@@ -217,11 +211,16 @@ class EmbeddedStage(Stage):
         ensure_head()
 
     def refuse(self) -> None:
-        os.replace(self._folder / "token", self._folder / "right")
-        (self._folder / "token").write_text("another")
+        """Its own processes read the token, too: only what this one reads is wrong."""
+
+        def wrong(folder: Path) -> HeadRecord | None:
+            record = read_record(folder)
+            return record and replace(record, head=replace(record.head, token="another"))
+
+        self.patch.setattr(head_folder, "read_record", wrong)
 
     def accept(self) -> None:
-        os.replace(self._folder / "right", self._folder / "token")
+        self.patch.setattr(head_folder, "read_record", read_record)
 
     def runs(self) -> bool:
         return head_status() is not None

@@ -106,8 +106,8 @@ def test_error_of_the_provider_reaches_airflow_without_the_frames_that_led_to_it
 
 
 def deferred(task: RayLLMBatchOperator) -> dict[str, Any]:
-    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, submission_id="j", nonce="n")
-    record = JobRecord("submitted", "ray_default", "j", "n", "h", "f", 1)
+    ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n", cluster="connection:ray_default")
+    record = JobRecord("submitted", "connection:ray_default", "j", "n", "h", "f", 1)
     return DeferredJob(ref, spec_of(task), record).to_kwargs()
 
 

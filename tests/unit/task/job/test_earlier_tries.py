@@ -326,9 +326,12 @@ def test_status_job_is_submitted_when_the_cluster_is_back(cluster: FakeCluster) 
         a_try(1, wait=replace(WAIT, reconnect_timeout=0.0)).submit_status_job(job, "j")
     threading.Timer(0.3, lambda: setattr(cluster, "http", None)).start()
     began = time.monotonic()
-    a_try(1).submit_status_job(job, "j")
+    status_job = a_try(1).submit_status_job(job, "j")
     assert time.monotonic() - began >= 0.3
     [submitted] = cluster.jobs
+    assert (status_job.submission_id, status_job.cluster) == (
+        submitted["submission_id"], "connection:ray_default"
+    )  # fmt: skip
     assert " status " in submitted["entrypoint"]
 
 

@@ -1,0 +1,155 @@
+"""What a task does with a cluster that tasks make, share and end, and that takes a while to start: of a kind
+that the package does not know."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_raydatallm.exceptions import RayQueueTimeoutError, RayUnreachableError
+from airflow_provider_raydatallm.hooks.http_clients import close_clients
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.task.job.record import STATE_KEY
+from airflow_provider_raydatallm.task.job.tracker import JobTracker
+from airflow_provider_raydatallm.task.job.waiter import JobRef
+from airflow_provider_raydatallm.task.queue import gate as submission_gate
+from airflow_provider_raydatallm.task.queue import places
+from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
+from airflow_provider_raydatallm.task.queue.places import QueuePlace, Turn, raise_error_of
+from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
+from tests.support.context import StateStore, context_of
+from tests.support.fake_cluster import Log
+from tests.support.toy_clusters import Toy, ToyCluster
+from tests.unit.clusters.stages import CONNECTION, ToyStage
+
+
+@pytest.fixture(autouse=True)
+def toys(monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Toy]]:
+    """Those that were made."""
+    monkeypatch.setattr(submission_gate, "_TRY_SECONDS", 0.02)
+    monkeypatch.setattr(places, "_LOOK_SECONDS", 0.02)
+    stage = ToyStage()
+    yield ToyCluster.made
+    stage.close()
+
+
+class Task(RayLLMBatchOperator):
+    def _wait_options(self, context: Any) -> JobRef:
+        return replace(super()._wait_options(context), poll_interval=0.05, reconnect_timeout=0.3)
+
+
+def task(key: str, output: Path) -> Task:
+    with DAG(key, schedule=None):
+        return Task(
+            task_id="t", ray_conn_id=CONNECTION, slice_key=key, input_path="/no/in", prompt="{name}",
+            output_path=str(output), model_source="m", deferrable=False,
+        )  # fmt: skip
+
+
+def tracker_of(operator: Task, store: StateStore, *, try_number: int = 1) -> JobTracker:
+    return operator._build_tracker(context_of(operator, store, try_number=try_number), None)
+
+
+def server_of(toys: dict[str, Toy]) -> Any:
+    [toy] = toys.values()
+    return toy.server
+
+
+def test_tasks_share_a_cluster_until_the_last_of_them_has_its_result(
+    toys: dict[str, Toy], tmp_path: Path
+) -> None:
+    first, second = (tracker_of(task(key, tmp_path), StateStore()) for key in ("a", "b"))
+    assert first.submit().cluster == second.submit().cluster
+    first.mark_ended()
+    assert len(server_of(toys).jobs) == 2
+    second.conclude({"outcome": "published"})
+    assert toys == {}
+
+
+def test_next_try_finds_the_cluster_of_the_record_and_no_other(toys: dict[str, Toy], tmp_path: Path) -> None:
+    operator, store = task("a", tmp_path), StateStore()
+    job = tracker_of(operator, store).submit()
+    assert store[STATE_KEY]["cluster"] == server_of(toys).jobs[0]["metadata"]["cluster"] == job.cluster
+    found = tracker_of(operator, store, try_number=2).find_job()
+    assert found is not None
+    assert (found.submission_id, found.cluster) == (job.submission_id, job.cluster)
+    ToyCluster.end(next(iter(toys)))
+    assert tracker_of(operator, store, try_number=2).find_job() is None
+    assert toys == {}  # a cluster is made for a job alone
+
+
+def test_cluster_released_under_a_waiting_task_fails_it_and_publishes_and_deletes_nothing(
+    toys: dict[str, Toy], tmp_path: Path
+) -> None:
+    operator, store = task("a", tmp_path / "out"), StateStore()
+    servers: list[Any] = []
+
+    def release() -> None:
+        """Once the waiter has seen its job."""
+        while not toys or (not server_of(toys).count("/api/jobs/a-t-")):
+            time.sleep(0.02)
+        servers.append(server_of(toys))
+        ToyCluster.end(next(iter(toys)))
+
+    threading.Thread(target=release, daemon=True).start()
+    with pytest.raises(RayUnreachableError, match=r"the toy toy-\d+ was released"):
+        operator.execute(context_of(operator, store))
+    [server] = servers
+    assert (len(server.jobs), server.count("/stop"), toys) == (1, 0, {})
+    assert store[STATE_KEY]["phase"] == "submitted"  # the next try looks for it
+    assert not (tmp_path / "out").exists()
+
+
+def place(**changes: Any) -> QueuePlace:
+    return replace(QueuePlace(CONNECTION, "d/r/t/-1", time.time(), 60.0, None, 0.1), **changes)
+
+
+async def in_loop(work: Callable[[], Any]) -> Any:
+    try:
+        return await work()
+    finally:
+        await close_clients()
+
+
+def test_deferrable_task_waits_in_the_triggerer_for_a_cluster_that_starts(
+    toys: dict[str, Toy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ToyCluster, "is_starting", True)
+    gate = SubmissionGate(place(), Log())
+    assert not asyncio.run(in_loop(lambda: gate.enter(has_turn=False, holds=False)))
+    deferred = asdict(place(cluster=gate.cluster))
+    assert [toy.holders for toy in toys.values()] == [{"d/r/t/-1"}]
+    began = time.monotonic()
+    ready = threading.Timer(0.5, lambda: setattr(ToyCluster, "is_starting", False))
+    ready.start()
+    event = asyncio.run(in_loop(SubmissionTurnTrigger(deferred).wait))
+    assert Turn.from_event(event) is not None
+    assert time.monotonic() - began >= 0.5  # longer than a cluster may be away
+    assert RayHook.to_cluster(gate.cluster).acquired == ""
+
+
+@pytest.mark.parametrize("deferred", [False, True])
+def test_cluster_that_does_not_start_in_time_fails_the_task_by_limits_queue(
+    deferred: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ToyCluster, "is_starting", True)
+    gate = SubmissionGate(place(queue_timeout=0.5), Log())
+    if not deferred:
+        with pytest.raises(RayQueueTimeoutError, match="the toy is being made"):
+            asyncio.run(in_loop(lambda: gate.enter(has_turn=False, holds=True)))
+        return
+    cluster = RayHook(CONNECTION)
+    with pytest.raises(RayUnreachableError):
+        cluster.acquire()
+    waits = SubmissionTurnTrigger(asdict(place(queue_timeout=0.5, cluster=cluster.acquired)))
+    with pytest.raises(RayQueueTimeoutError, match="the toy is being made"):
+        raise_error_of(asyncio.run(in_loop(waits.wait)))

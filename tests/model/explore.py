@@ -8,11 +8,13 @@ from typing import Any, NamedTuple
 from tests.model.others import gc_step, glob_step, only_reconcile, reader_step, stranger_step
 from tests.model.properties import ENDLESS, FALSE_ALARM, SUCCESS_AWAY, UNFINISHED, all_ended, broken
 from tests.model.run import restore_step, run_step
+from tests.model.staged import commit_step_of_command, discard_step
 from tests.model.state import MARK, Broken, Move, Process, Scenario, State, is_whole, newest
 
 MOVES: dict[str, Move] = {
     "run": run_step, "restore": restore_step, "reconcile": only_reconcile, "gc": gc_step,
-    "glob": glob_step, "reader": reader_step, "stranger": stranger_step,
+    "glob": glob_step, "reader": reader_step, "stranger": stranger_step, "commit": commit_step_of_command,
+    "discard": discard_step,
 }  # fmt: skip
 
 

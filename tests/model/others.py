@@ -13,52 +13,79 @@ from tests.model.state import (
     State,
     Step,
     files,
+    live,
     newest,
     of_quarantine,
     of_table,
+    staged_files,
 )
 
 
 def gc_step(m: Scenario, s: State, p: int, me: Process) -> Step:
     """Voids the open slot while files are staged above it, then removes what no commit names.
 
-    A gc of mode "dead" also judges the runs dead, wrongly or not, and removes their fragments.
+    A gc of mode "dead" also judges the runs dead, wrongly or not, and removes their fragments; one of mode
+    "expire" finds that all documents are too old. Where there are documents, it comes when one was reported.
     """
-    r, taken = m.rules, len(s.commits)
+    r, taken, mode = m.rules, len(s.commits), m.actors[p].mode
     match me.at:
+        case "decide" if mode == "dead" and m.documents and not s.reported:
+            return None
+        case "decide" if mode == "expire" and not me.todo and not r.document_first:
+            return "finds documents too old", me._replace(todo=tuple(sorted(s.documents)) or ((),)), {}
+        case "decide" if mode == "expire" and not me.todo:
+            old = tuple(sorted(s.documents)) or ((),)
+            return "removes documents that are too old", me._replace(todo=old), {"documents": frozenset()}
         case "decide":
             at = "commits" if r.staged_first else "staged"
             return gc_lists(m, s, me._replace(at=at), "staged" if r.staged_first else "commits")
         case "commits" | "staged":
             return gc_lists(m, s, me._replace(at="ready"), me.at)
         case "ready":
-            staged, commits = me.memory
+            staged, commits, documents = me.memory
             listed = len(commits)
-            if any(f[0] > listed for f in staged) and r.void and me.number < m.voids:
+            expired = tuple(d for d in me.todo if d)
+            is_open = any(f[0] > listed for f in staged) or (expired and not me.number)
+            if is_open and r.void and me.number < m.voids:
                 void = {} if taken > listed else {"commits": (*s.commits, None)}
                 label = f"voids slot {listed + 1}, if it is free"
                 if not r.look_after_void:
                     return label, Process("remove", 0, gc_unnamed((*commits, None), staged)), void
-                return label, Process("decide", me.number + 1), void
+                known = None if r.documents_after_void else (frozenset(), (), documents)
+                number = me.number + (not expired or taken == listed)  # for these, one has to be its own
+                return label, Process("decide", number, me.todo, known), void
             upto = commits if r.void else (*commits, None)
-            return "concludes", Process("remove", 0, gc_unnamed(upto, staged)), {}
+            if not m.documents:
+                return "concludes", Process("remove", 0, gc_unnamed(upto, staged)), {}
+            if expired and not r.document_first and expired[0] in s.documents:
+                return "removes documents that are too old", me, {"documents": s.documents - {*expired}}
+            if r.documents_after_void:
+                documents = s.documents
+            found = gc_unnamed(upto, staged)
+            names = {d.name for d in documents} if r.spare_documented else set()
+            gone = tuple(f for f in found if f[:2] not in names)
+            return "lists documents", Process("remove", 0, gone, (documents, expired)), {}
         case "remove" if me.todo:
             f = me.todo[0]
             gone = {"staged": s.staged - {f}, "plans": s.plans - {f}}
             return f"removes staged {f}", me._replace(todo=me.todo[1:]), gone
         case "remove":
-            dead = m.actors[p].mode == "dead"
-            return "ends", END, {"fragments": frozenset()} if dead else {}
+            documents, expired = me.memory or (frozenset(), ())
+            counted = frozenset().union(*(d.fragments for d in documents)) if r.spare_counted else frozenset()
+            left = {"fragments": s.fragments & counted} if mode == "dead" else {}
+            published = {c.document for c in s.commits if c is not None}
+            names = {d.name for d in expired} - published
+            return "ends", END, {**left, "discarded": s.discarded | names} if expired else left
     raise AssertionError(me)
 
 
 def gc_lists(m: Scenario, s: State, me: Process, what: str) -> Step:
-    staged, commits = me.memory or (frozenset(), ())
+    staged, commits, documents = me.memory or (frozenset(), (), s.documents)
     if what == "staged":
         staged = s.staged | s.plans
     else:
         commits = s.commits
-    return f"lists {what}", me._replace(memory=(staged, commits)), {}
+    return f"lists {what}", me._replace(memory=(staged, commits, documents)), {}
 
 
 def gc_unnamed(commits: tuple[object, ...], staged: frozenset[Name]) -> tuple[Name, ...]:
@@ -118,9 +145,13 @@ def only_reconcile(m: Scenario, s: State, p: int, me: Process) -> Step:
 
 
 def stranger_step(m: Scenario, s: State, p: int, me: Process) -> Step:
-    """Deletes one file of the newest version that is in sight, `_SUCCESS` or its marker."""
+    """Deletes one file of the newest version that is in sight, `_SUCCESS` or its marker; or one of a staged
+    version, while nobody is at work on it."""
     top = newest(s.commits)
     what = m.actors[p].config
+    if what == "staged file" and all(q.at in ("decide", "end") for q in s.processes):
+        held = sorted(s.staged & frozenset().union(*(staged_files(m, d) for d in live(s))))
+        return (f"deletes {held[0]}", END, {"staged": s.staged - {held[0]}}) if held else None
     if what == "file" and (there := sorted(s.shown & files(m, s.commits, top))):
         return f"deletes {there[0]}", END, {"shown": s.shown - {there[0]}, "harmed": True}
     if what == "_SUCCESS" and s.success:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from tests.model.reconcile import START, reconcile_step
-from tests.model.run import PLAN, promised, run_step
+from tests.model.run import promised, run_step
+from tests.model.staged import commit_step_of_command
 from tests.model.state import (
     MARK,
+    PLAN,
+    Actor,
+    Document,
     Name,
     Process,
     Scenario,
@@ -13,9 +17,11 @@ from tests.model.state import (
     file_name,
     files,
     is_whole,
+    live,
     newest,
     of_quarantine,
     of_table,
+    staged_files,
 )
 
 #: Beside these, processes raise I1, I6, I8, P1, R1, R2, G1 and G2 where they see them (`Broken`).
@@ -51,7 +57,52 @@ def broken(m: Scenario, s: State) -> list[str]:
             commit is not None and s.harmed and not rebuilds(m, s, commit.builder)
         ),
     }
+    if m.documents:
+        wrong |= broken_of_documents(m, s)
     return [what for what, holds in wrong.items() if holds]
+
+
+def broken_of_documents(m: Scenario, s: State) -> dict[str, object]:
+    names = [c.document for c in s.commits if c is not None and c.document]
+    waiting = live(s)
+    lost = any(a.config == "staged file" for a in m.actors)
+    there = s.staged | s.plans
+    return {
+        "I11 a file of a staged version is gone": not lost and any(
+            staged_files(m, d) - there for d in waiting
+        ),
+        "I12 a discarded version is published": s.discarded & {*names},
+        "I13 a command alone does not commit a staged version": any(
+            not commits_alone(m, s, d) for d in waiting if staged_files(m, d) <= there
+        ),
+        "I14 a run alone pays for a staged version's rows again": m.rows and any(
+            not is_published_free(m, s, d) for d in waiting
+        ),
+    }  # fmt: skip
+
+
+def commits_alone(m: Scenario, s: State, document: Document) -> bool:
+    """Whether a command, alone, publishes it."""
+    s = after_alone(m, s, Actor("commit"), Process("files?", memory=(document, ())))
+    return is_whole(m, s) and any(c is not None and c.document == document.name for c in s.commits)
+
+
+def is_published_free(m: Scenario, s: State, document: Document) -> bool:
+    """Whether a run of its question, alone, publishes it and pays for no row."""
+    return is_whole(m, after_alone(m, s, m.actors[document.builder % 10]._replace(hold=False), Process()))
+
+
+def after_alone(m: Scenario, s: State, actor: Actor, me: Process) -> State:
+    """What is stored when this actor has ended, alone; nothing, when it would pay for a row."""
+    m = m._replace(actors=(*m.actors, actor))
+    move = run_step if actor.kind == "run" else commit_step_of_command
+    for _ in range(ENOUGH_STEPS):
+        step = None if me.at in ("end", "damaged", "pay") else move(m, s, len(m.actors) - 1, me)
+        if step is None:
+            break
+        _, me, changes = step
+        s = s._replace(**changes)
+    return s if me.at == "end" else State()
 
 
 def all_landed(s: State) -> State:
@@ -94,6 +145,6 @@ def rebuilds(m: Scenario, s: State, builder: int) -> bool:
 
 def all_ended(m: Scenario, s: State) -> bool:
     """Whether all have ended who leave the folders with the newest commit in them."""
-    workers = ("run", "restore", "reconcile")
+    workers = ("run", "restore", "reconcile", "commit", "discard")
     ends = zip(s.processes, m.actors, strict=True)
     return all(me.at in ("end", "damaged") for me, actor in ends if actor.kind in workers)

@@ -136,6 +136,10 @@ def reconcile_step(m: Scenario, s: State, p: int, me: Process) -> Step:
             return f"drops kept {f}", after, {"kept": s.kept - {f}}
         case ("drop plan", f):
             return f"drops plan {f}", after, {"plans": s.plans - {f}}
+        case "drop documents":
+            own = commit.document
+            left = {d for d in s.documents if d.name != own and (d.held or d.number > number)}
+            return "removes documents of what is decided", after, {"documents": frozenset(left)}
         case "look":
             if top > number and r.look_again:
                 return f"sees version {top}", again, {}
@@ -183,7 +187,8 @@ def work_of(m: Scenario, plan: tuple[Any, ...], shows: bool) -> tuple[Any, ...]:
     record = ["record placed"] if m.slow and r.placed_at == "done" else []
     drop = ["drop?"] if m.keeps or m.plans else []
     clean = ["clean", "cleaned"] if m.rows else []
-    return (*work, *record, "tidy", *drop, "look", *clean)
+    documents = ["drop documents"] * m.documents
+    return (*work, *record, "tidy", *drop, *documents, "look", *clean)
 
 
 def place(m: Scenario, s: State, p: int, me: Process, after: Process, f: Name) -> Step:

@@ -1,24 +1,29 @@
-"""A run decides, pays, stages and commits a version; a restore stages copies of an older one."""
+"""A run decides, pays, stages and commits a version; a restore stages copies of an older one.
+
+Where runs put documents (`Scenario.documents`), `tests.model.staged` has what follows the staging.
+"""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 from tests.model.reconcile import QUICK, START, reconcile_step
+from tests.model.staged import fresh_nonce, put_document, put_staged, staged_step
 from tests.model.state import (
     END,
     MARK,
+    PLAN,
     QUARANTINE,
     Actor,
     Broken,
     Commit,
+    Document,
     Fragment,
     Name,
     Process,
     Scenario,
     State,
     Step,
-    file_name,
     files,
     is_whole,
     newest,
@@ -28,7 +33,6 @@ from tests.model.state import (
 #: Where a file is looked for, in the order of its life; it can be placed between two looks.
 BASE_PLACES = ("shown", "staged", "shown", "newer?")
 KEPT_PLACES = ("shown", "staged", "shown", "kept", "newer?")
-PLAN = 50
 
 
 class Build(NamedTuple):
@@ -87,12 +91,22 @@ def run_step(m: Scenario, s: State, p: int, me: Process) -> Step:
                 return "misses a fragment", Process(), {}
             # Only gc looks at files of unique names before their commit: without one, they are one step.
             now, later = (me.todo[:1], me.todo[1:]) if m.has("gc") else (me.todo, ())
-            after = Process("stage" if later else "commit", number, later, build)
+            then = "document" if m.documents else "commit"
+            after = Process("stage" if later else then, number, later, build)
             return (
                 f"stages {now} of {number}",
                 after,
                 put_staged(m, s, build.nonce, number, actor.config, now),
             )
+        case "document":
+            check_rows(m, s, p, build)
+            document = Document(
+                number, build.nonce, build.base, build.key, actor.config, indexes(m, actor), actor.keep,
+                build.chosen, actor.hold,
+            )  # fmt: skip
+            return put_document(m, s, me, document)
+        case "slot?" | "withdraw" | "files?" | "try" | "again" | "copy" | "document?":
+            return staged_step(m, s, p, me)
         case "commit":
             check_rows(m, s, p, build)
             commit = Commit(build.nonce, actor.config, indexes(m, actor), actor.keep, build.chosen)
@@ -123,6 +137,9 @@ def decide(m: Scenario, s: State, p: int, me: Process) -> Step:
     based = (fresh and r.base_in_key) or (carries and not r.extend_by_question)
     key = (actor.config, top if based else 0, slot)
     carried = (actor.config, top if r.base_in_carried else 0, slot, "carried", top) if carries else ()
+    mine = [d for d in sorted(s.documents) if (d.base, d.question, d.config) == (top, key, actor.config)]
+    if mine and r.adopt:
+        return f"finds document {mine[0].name}", Process("files?", mine[0].number, (), (mine[0], ())), {}
     build = Build(top, key, carried, fresh_nonce(m, s, p, number), fresh)
     label = f"will build version {number} over {top}"
     return label, Process("rows", number, (), build) if m.rows else stage(m, p, number, build), {}
@@ -135,15 +152,6 @@ def stage(m: Scenario, p: int, number: int, build: Build) -> Process:
 
 def indexes(m: Scenario, actor: Actor) -> tuple[int, ...]:
     return (*range(m.files), *(QUARANTINE + i for i in range(actor.quarantine)))
-
-
-def put_staged(
-    m: Scenario, s: State, nonce: int, number: int, config: str, now: tuple[int, ...]
-) -> dict[str, Any]:
-    names = {file_name(m, number, nonce, config, i) for i in now}
-    plans = {f for f in names if f[2] == PLAN}
-    shown = {} if m.rules.stage_first else {"shown": s.shown | {f for f in names - plans if f[2] != MARK}}
-    return {"staged": s.staged | (names - plans), "plans": s.plans | plans, **shown}
 
 
 def key_of(m: Scenario, build: Build, row: int) -> tuple[Any, ...]:
@@ -203,11 +211,6 @@ def unknown_commit_step(m: Scenario, s: State, p: int, number: int, build: Build
     own_files = frozenset(f for f in s.staged if f[:2] == (number, build.nonce))
     gone = {"staged": s.staged - own_files} if policy == "clean" else {}
     return f"gives commit {number} up", Process(), gone
-
-
-def fresh_nonce(m: Scenario, s: State, p: int, number: int) -> int:
-    used = {f[1] for f in s.staged | s.shown if f[0] == number} | {commit.builder for _, commit in s.sent}
-    return next(p + 10 * i for i in range(9) if p + 10 * i not in used)
 
 
 def carry(m: Scenario, s: State, p: int, me: Process, build: Build) -> Step:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.model.state import Actor, Rules, Scenario
 
@@ -13,7 +13,10 @@ RESTORE = Actor("restore", version=1)
 RECONCILE = Actor("reconcile")
 #: The second one also removes fragments of runs that it judges dead, wrongly or not.
 GC, GC_OF_DEAD_RUNS = Actor("gc"), Actor("gc", mode="dead")
+#: Finds that all staged versions are too old.
+GC_OF_OLD_DOCUMENTS = Actor("gc", mode="expire")
 GLOB, READER = Actor("glob"), Actor("reader")
+COMMIT, DISCARD = Actor("commit"), Actor("discard")
 
 
 def keep(actor: Actor, versions: int = 1) -> Actor:
@@ -29,6 +32,15 @@ def delete(what: str) -> Actor:
     return Actor("stranger", what)
 
 
+def hold(actor: Actor) -> Actor:
+    """Ends when its version is staged."""
+    return actor._replace(hold=True)
+
+
+def staged(title: str, *actors: Actor, rules: Rules = Rules(), **more: Any) -> Scenario:  # noqa: B008
+    return Scenario(title, actors, rules, documents=True, **{"voids": 1, **more})
+
+
 TWO = Scenario("two configurations", (X, Y))
 TWICE = Scenario("one configuration twice", (X, X))
 KEPT = Scenario("kept versions", (keep(X), keep(Y)))
@@ -36,6 +48,13 @@ BESIDE_GC = Scenario("a run beside gc", (X, GC))
 SLOW = Scenario("slow copies", (X, Y), slow=True)
 RENAME = Scenario("placing by rename", (X, Y), by_rename=True)
 RESTORING = Scenario("restore of a kept version", (keep(X), keep(Y), RESTORE))
+
+HELD_BESIDE_GC = staged("a staged version beside gc", hold(X), COMMIT, GC)
+DISCARDED = staged("a staged version that is discarded", hold(X), COMMIT, DISCARD)
+LOSES_A_FILE = staged("a staged version loses a file", hold(X), delete("staged file"), COMMIT)
+LOSES_A_FILE_AND_ROWS = staged(
+    "a staged version loses a file, and gc", hold(X), delete("staged file"), GC_OF_DEAD_RUNS, rows=1
+)
 
 #: Seconds each, on one core.
 DAILY = [
@@ -69,6 +88,22 @@ DAILY = [
     Scenario("slow copies", (X, Y), slow=True),
     Scenario("slow copies, the marker deleted", (X, Y, delete("marker")), slow=True),
     Scenario("answers to commits are lost", (X, Y), late=True),
+    staged("documents of two runs", X, Y),
+    staged("documents of one configuration, a row", X, X, rows=1),
+    staged("documents beside gc", X, GC, plans=True),
+    staged("a staged version, two commands", hold(X), COMMIT, COMMIT, files=2),
+    staged("a staged version, and a later run", hold(X), X, rows=1),
+    staged("a staged version, and a later run that adopts none", hold(X), X, rules=Rules(adopt=False)),
+    staged("staged twice, and a command", hold(X), hold(X), COMMIT),
+    staged("two staged versions", hold(X), hold(Y), COMMIT),
+    staged("a staged version whose base is replaced", hold(X), Y, COMMIT),
+    staged("a staged version beside gc", hold(X), COMMIT, GC),
+    staged("a staged version that gc finds too old", hold(X), COMMIT, GC_OF_OLD_DOCUMENTS),
+    staged("a staged version that is discarded", hold(X), COMMIT, DISCARD),
+    staged("a staged version that is discarded twice", hold(X), COMMIT, DISCARD, DISCARD),
+    staged("a staged version, gc of dead runs and a run", hold(X), GC_OF_DEAD_RUNS, X, rows=1),
+    staged("a staged version loses a file", hold(X), delete("staged file"), COMMIT),
+    staged("a staged version loses a file, and a later run", hold(X), delete("staged file"), X, rows=1),
 ]
 #: Minutes, all together.
 LONG = [
@@ -84,6 +119,29 @@ LONG = [
     Scenario("windows of different length", (keep(X), keep(Y, 2), keep(X, 2))),
     Scenario("placing by rename, two runs asleep", (X, X, Y), by_rename=True),
     Scenario("slow copies, two runs asleep", (X, X, Y), slow=True),
+    staged("two staged versions, two commands", hold(X), hold(Y), Actor("commit", "x"), Actor("commit", "y")),
+    staged("two staged versions, a command and gc", hold(X), hold(Y), COMMIT, GC),
+    staged("a staged version, two commands and gc", hold(X), COMMIT, COMMIT, GC, voids=2),
+    staged(
+        "a staged version loses a file, a run and a command",
+        hold(X),
+        delete("staged file"),
+        COMMIT,
+        X,
+        rows=1,
+    ),
+    staged("a staged version and its plan beside gc", hold(X), COMMIT, GC, plans=True),
+    staged("a staged version, a command, discarded and gc", hold(X), COMMIT, DISCARD, GC),
+    staged("a staged version, a run, discarded and a command", hold(X), Y, COMMIT, DISCARD),
+    staged(
+        "a staged version, quarantine and kept versions",
+        hold(fail_rows(keep(X))),
+        fail_rows(keep(Y)),
+        COMMIT,
+        DISCARD,
+    ),
+    staged("a staged version that replaces one", X, hold(Y), Actor("commit", "y"), GC),
+    staged("a staged version, quarantined rows again", X, hold(RETRY), RETRY, rows=1),
 ]
 
 
@@ -148,6 +206,17 @@ WITHOUT = [
     Without("settle", {"I4", "I4b"}, SLOW),
     Without("placed_at", {"I4", "I4b"}, SLOW, "fence"),
     Without("placed_at", {"I4", "I4b"}, SLOW, "commit"),
+    Without("look_after_document", {"I11"}, HELD_BESIDE_GC),
+    Without("documents_after_void", {"I11"}, HELD_BESIDE_GC),
+    Without("spare_documented", {"I11"}, HELD_BESIDE_GC),
+    Without("spare_counted", {"I14"}, LOSES_A_FILE_AND_ROWS),
+    Without("copy_again", {"I13"}, HELD_BESIDE_GC),
+    Without("check_base", {"I1"}, staged("a base that is replaced", hold(X), Y, COMMIT)),
+    Without("look_at_document", {"I12"}, DISCARDED),
+    Without("name_document", {"I2"}, DISCARDED),
+    Without("document_first", {"I12"}, DISCARDED),
+    Without("void_discarded", {"I12"}, DISCARDED),
+    Without("look_at_files", {"I2"}, LOSES_A_FILE),
     Without(
         "settled_by", {"I4b"}, Scenario("slow copies, two runs asleep", (X, X, Y), slow=True), "base", True
     ),

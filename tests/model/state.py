@@ -20,8 +20,28 @@ Fragment = tuple[tuple[Any, ...], int, int]
 QUARANTINE = 10
 #: The staged source of `_SUCCESS`.
 MARK = 99
+#: Derived files, as the plan.
+PLAN = 50
 #: Builders from here on are reconcilers that staged a marker again.
 RESTAGED = 100
+
+
+class Document(NamedTuple):
+    """A staged version: all that its commit will hold, so that nobody needs to be alive for it."""
+
+    number: int
+    builder: Any
+    base: int
+    question: tuple[Any, ...]
+    config: str
+    indexes: tuple[int, ...]
+    keep: int = 0
+    fragments: frozenset[Fragment] = frozenset()
+    held: bool = False  # waits for somebody who commits or discards it
+
+    @property
+    def name(self) -> tuple[Any, ...]:
+        return (self.number, self.builder)
 
 
 class Commit(NamedTuple):
@@ -32,6 +52,7 @@ class Commit(NamedTuple):
     indexes: tuple[int, ...]
     keep: int = 0  # how many versions before this one are kept
     fragments: frozenset[Fragment] = frozenset()
+    document: tuple[Any, ...] = ()  # the name of its document, where there are documents
 
 
 class Process(NamedTuple):
@@ -58,6 +79,9 @@ class State(NamedTuple):
     flying: frozenset[tuple[Name, int]] = frozenset()  # copies that the store still carries out, and for whom
     sent: frozenset[tuple[int, Commit]] = frozenset()  # commits that the store may still carry out
     placed: frozenset[int] = frozenset()  # `placed-N` records
+    documents: frozenset[Document] = frozenset()
+    reported: frozenset[Document] = frozenset()  # staged versions of which somebody was told
+    discarded: frozenset[tuple[Any, ...]] = frozenset()  # names of those that are discarded, or expired
     harmed: bool = False  # somebody else deleted a published file
     processes: tuple[Process, ...] = ()
 
@@ -97,6 +121,18 @@ class Rules(NamedTuple):
     target_after_source: bool = True  # the target is looked at after the source was missed
     restage: bool = True  # a marker that is gone is staged again, with a nonce of its own ...
     look_after_restage: bool = True  # ... and placed only if commits, listed after that, show nothing newer
+    look_after_document: bool = True  # who holds a version looks whether its number is free still
+    documents_after_void: bool = True  # gc lists documents after its void
+    spare_documented: bool = True  # gc leaves the files that a document names ...
+    spare_counted: bool = True  # ... and the fragments that it counts
+    copy_again: bool = True  # a document whose number is void is committed with copies, as the next one ...
+    check_base: bool = True  # ... if the version that it was built on is the newest still ...
+    look_at_document: bool = True  # ... and the document is there after that number was chosen
+    name_document: bool = True  # a commit names its document
+    document_first: bool = True  # who discards removes the document, then uses the open slot up ...
+    void_discarded: bool = True  # ... and only then removes the files
+    look_at_files: bool = True  # who finds a document looks for its files before it commits
+    adopt: bool = True  # a run commits the document that it finds of its own question (only saves work)
     unknown_commit: str = (
         "again"  # sends the same one "again"; or stages and sends another: "decide", "clean"
     )
@@ -108,9 +144,10 @@ class Rules(NamedTuple):
 class Actor(NamedTuple):
     """Somebody who may step at any time."""
 
-    kind: str  # "run", "restore", "reconcile", "gc", "glob", "reader", "stranger"
-    config: str = ""  # of a run; what a stranger deletes
-    mode: str = "new"  # "retry", "forced", "extend"
+    kind: str  # "run", "restore", "reconcile", "gc", "glob", "reader", "stranger", "commit", "discard"
+    config: str = ""  # of a run, or of the document to commit or discard; what a stranger deletes
+    mode: str = "new"  # "retry", "forced", "extend"; of gc "dead", "expire"
+    hold: bool = False  # a run that ends when its version is staged
     over: str = ""  # the configuration that an extending run extends
     version: int = 0  # to restore
     quarantine: int = 0  # files in quarantine
@@ -128,6 +165,7 @@ class Scenario(NamedTuple):
     by_rename: bool = False  # placing consumes its source
     late: bool = False  # the answer to a commit is lost: the store carries it out at any time, or never
     slow: bool = False  # a copy's end is a step of its own, of the store
+    documents: bool = False  # runs put documents of what they staged
 
     @property
     def quarantine(self) -> bool:
@@ -193,3 +231,16 @@ def of_quarantine(names: Iterable[Name]) -> frozenset[Name]:
 def is_whole(m: Scenario, s: State) -> bool:
     """Whether the folders show the newest commit, and say so."""
     return s.success > 0 and s.shown == files(m, s.commits, newest(s.commits))
+
+
+def live(s: State) -> list[Document]:
+    """The staged versions that can be committed: somebody was told of them, nobody discarded them, and what
+    they were built on is the newest version still."""
+    top = newest(s.commits)
+    return [d for d in s.reported & s.documents if d.base == top]
+
+
+def staged_files(m: Scenario, document: Document) -> frozenset[Name]:
+    """What its version needs: its data, and its plan."""
+    plan = [PLAN] * m.plans
+    return frozenset((document.number, document.builder, i) for i in (*document.indexes, *plan))

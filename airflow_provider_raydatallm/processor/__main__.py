@@ -81,9 +81,25 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         command.add_argument(
             "--waited", type=float, default=0, metavar="SECONDS", help="of limits.queue that have passed"
         )
+    run.add_argument(
+        "--stage-only", action="store_true", help="stop when the version is staged: `commit` publishes it"
+    )
+    run.add_argument(
+        "--keep-days", type=_days, default=30, help="of --stage-only: `gc` keeps it so long (default: 30)"
+    )
     plan = add("plan", _plan, "show what a run would do, and what is wrong with it; starts nothing")
     plan.add_argument("--gpu-hour-price", type=float, help="price of a GPU hour, to estimate the cost")
-    add("versions", _versions, "list the versions of a slice that can be read or restored, the newest first")
+    add(
+        "versions",
+        _versions,
+        "list the versions of a slice that can be read or restored, the newest first, and staged ones",
+    )
+    commit = add("commit", _commit, "publish a staged version of a slice, without a run")
+    discard = add("discard", _discard, "discard a staged version of a slice; its finished rows are kept")
+    for command in (commit, discard):
+        command.add_argument(
+            "staged", metavar="NAME", nargs="?", help="as `versions` lists it; by default the only one"
+        )
     restore = add("restore", _restore, "publish a kept version of a slice again")
     restore.add_argument("version", type=int, metavar="VERSION", help="its number, as `versions` lists it")
     gc = add("gc", _gc, "remove what abandoned runs left in the slices of the table")
@@ -144,6 +160,8 @@ def _run_command(command: Command, args: argparse.Namespace) -> int:
 def _run(args: argparse.Namespace, **changes: Any) -> int:
     from airflow_provider_raydatallm.processor.metrics.spans import run_spans
 
+    if getattr(args, "stage_only", False):
+        return _stage(args)
     with run_spans() as spans:
         report = _run_slice(args, spans, changes)
         spans.succeed(report)
@@ -266,10 +284,50 @@ def _files(args: argparse.Namespace) -> int:
     return 0
 
 
+def _stage(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.contract.result.report import Report
+    from airflow_provider_raydatallm.processor.ray_runtime.driver import StopRequested, stop_on_sigterm
+    from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
+    from airflow_provider_raydatallm.processor.slice_run import stage_slice
+
+    if args.nonce is not None:
+        raise SliceError("--stage-only is for people: a job with --nonce publishes", kind="input")
+    if not args.keep_days:
+        raise SliceError("--keep-days 0 would have the next gc remove what is staged", kind="input")
+    os.environ.setdefault("RAY_LOG_TO_DRIVER", "0")
+    stop_on_sigterm()
+    job = load_spec(args.spec)
+    start_log(job.slice_key)
+    try:
+        with _stdout_for_results(args):
+            staged = stage_slice(
+                job, partial(_print, "progress", None), name=args.name, keep_days=args.keep_days
+            )
+    except StopRequested:
+        raise SliceError("the run was told to stop; its finished rows are kept", kind="stopped") from None
+    if isinstance(staged, Report):
+        _print_report(staged, args)
+        return 0
+    report = staged.to_report(job.slice_path)
+    if args.json:
+        said = {"staged": staged.name, "follows": staged.follows, "report": report.model_dump(mode="json")}
+        print(json.dumps(said, indent=2), flush=True)
+        return 0
+    counts = report.counts
+    print(
+        f"{staged.name} is staged: {counts.succeeded:,} rows, {counts.quarantined:,} quarantined. Nothing is "
+        f"published. `commit` or `discard` it within {staged.keep_days:g} days",
+        flush=True,
+    )
+    return 0
+
+
 def _versions(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.publish.commit import staged_listing
     from airflow_provider_raydatallm.processor.store.published import kept_versions
     from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 
+    folders = SliceFolders.open(load_spec(args.spec).paths)
     versions = [
         {
             "version": version.number,
@@ -279,10 +337,11 @@ def _versions(args: argparse.Namespace) -> int:
             "model_source": version.body["model_source"],
             "fingerprint": version.fingerprint,
         }
-        for version in kept_versions(SliceFolders.open(load_spec(args.spec).paths))
+        for version in kept_versions(folders)
     ]
+    staged = staged_listing(folders)
     if args.json:
-        print(json.dumps(versions))
+        print(json.dumps([*versions, *staged]))
         return 0
     for v in versions:
         print(
@@ -291,6 +350,35 @@ def _versions(args: argparse.Namespace) -> int:
         )
     if not versions:
         print("nothing is published")
+    for s in staged:
+        if s["problem"] is not None and s["rows"] is None:
+            print(f"staged {s['staged']}: {s['problem']}")
+            continue
+        print(
+            f"staged {s['staged']}  {s['staged_at']}  {s['rows']:,} rows, {s['quarantined']:,} quarantined  "
+            f"{s['model_source']}  fingerprint {s['fingerprint']}"
+            + (f": {s['problem']}" if s["problem"] else "")
+        )
+    return 0
+
+
+def _commit(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.publish.commit import commit_for_people
+
+    version = commit_for_people(load_spec(args.spec), args.staged)
+    said = f"{version.body['staged_version']} is published, as version {version.number}"
+    result = {"committed": version.body["staged_version"], "published_version": version.number}
+    print(json.dumps(result) if args.json else said)
+    return 0
+
+
+def _discard(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.publish.commit import discard_for_people
+
+    name = discard_for_people(load_spec(args.spec), args.staged)
+    print(
+        json.dumps({"discarded": name}) if args.json else f"{name} is discarded; its finished rows are kept"
+    )
     return 0
 
 
@@ -313,7 +401,7 @@ def _gc(args: argparse.Namespace) -> int:
         where = found.folders.metadata.url
         try:
             if not args.dry_run:
-                remove_leftovers(found.folders)
+                remove_leftovers(found.folders, args.days)
         except SliceError as e:  # of this slice alone
             failed = True
             print(f"what runs left in {where} stays: {e}", file=sys.stderr, flush=True)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
@@ -45,9 +45,16 @@ from airflow_provider_raydatallm.processor.request.conversation import check_con
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
-from airflow_provider_raydatallm.processor.store.checkpoint import remove_checkpoints
+from airflow_provider_raydatallm.processor.store.column_agreement import table_metadata
+from airflow_provider_raydatallm.processor.store.lease import Lease
+from airflow_provider_raydatallm.processor.store.leftovers import remove_run_files
 from airflow_provider_raydatallm.processor.store.ownership import take_folders
-from airflow_provider_raydatallm.processor.store.table_columns import TableColumns, table_metadata
+from airflow_provider_raydatallm.processor.store.staged_versions import (
+    KEEP_DAYS,
+    StagedVersion,
+    find_staged,
+)
+from airflow_provider_raydatallm.processor.store.table_columns import TableColumns
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     NumberTakenError,
@@ -57,6 +64,8 @@ from airflow_provider_raydatallm.processor.store.versions import (
 from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def run_slice(
@@ -68,7 +77,7 @@ def run_slice(
     imports_s: float | None = None,
     before_commit: Callable[[], None] | None = None,
 ) -> Report:
-    """Answers and publishes a slice.
+    """Answers and publishes a slice. What an earlier run staged of it is published as it is.
 
     :param progress: called every few seconds with a step and, while rows are answered, the figures of
         `Meter.progress`.
@@ -80,13 +89,51 @@ def run_slice(
     :raises SliceError: when the slice cannot be answered; nothing was published then, and the finished rows
         are kept.
     """
+    cluster = cluster or RayCluster()
+
+    def run(build: VersionBuild, lease: Lease) -> Report:
+        build.finish_by, build.imports_s = finish_by, imports_s
+        build.before_commit = before_commit
+        return build.run(lease, cluster)
+
+    return _decide_and_act(job, progress, cluster, name, run)
+
+
+def stage_slice(
+    job: SliceJob,
+    progress: ProgressCallback,
+    cluster: Cluster | None = None,
+    name: str | None = None,
+    keep_days: float = KEEP_DAYS,
+) -> StagedVersion | Report:
+    """Answers a slice and stages its version, which then waits for somebody who commits or discards it
+    (`publish.commit`). Returns the report where there is nothing to publish.
+
+    :param keep_days: how long it waits before `gc` removes it.
+    :raises SliceError: as of `run_slice`.
+    """
+    cluster = cluster or RayCluster()
+
+    def hold(build: VersionBuild, lease: Lease) -> StagedVersion:
+        return build.hold(lease, cluster, keep_days)
+
+    return _decide_and_act(job, progress, cluster, name, hold)
+
+
+def _decide_and_act(
+    job: SliceJob,
+    progress: ProgressCallback,
+    cluster: Cluster,
+    name: str | None,
+    act: Callable[[VersionBuild, Lease], T],
+) -> T | Report:
+    """:param act: what to do with a version that is to be built, under the lease."""
     check_output_is_outside(job)
     folders = SliceFolders.open(job.paths)
     progress({"step": "plan"})
     # If a newer version appears later, a run that this one waited for made it.
     last_seen_version = Commits.list(folders.metadata).highest
     inspect = partial(inspect_slice, job, folders, last_seen_version, progress=progress)
-    cluster = cluster or RayCluster()
     build, report = inspect()
     if build is not None:
         build.check(cluster)  # before anything is written
@@ -100,10 +147,8 @@ def run_slice(
             # Another run may have published between the inspection and the lease.
             build, report = inspect(earlier_build=build)
             if build is not None:
-                build.finish_by, build.imports_s = finish_by, imports_s
-                build.before_commit = before_commit
                 try:
-                    return build.run(acquired, cluster)
+                    return act(build, acquired)
                 except NumberTakenError as e:
                     logger.info("%s: deciding again what is to be done", e)
     return report
@@ -133,8 +178,7 @@ def inspect_slice(
     if report is not None:
         assert version is not None
         if not read_only:  # they remain of a run that died after it published
-            remove_checkpoints(folders.metadata, version)
-            lease.remove_leases(folders.metadata, version.epoch)
+            remove_run_files(folders.metadata, version)
         return None, report
     adapters = read_adapters(job)
     try:
@@ -143,11 +187,20 @@ def inspect_slice(
         )
     except NumberTakenError:
         return inspect_slice(job, folders, last_seen_version, earlier_build, progress, read_only=read_only)
+    staged = find_staged(
+        folders,
+        question=checkpoint.question,
+        input_hash=listing.hash,
+        fingerprint=fingerprint(job),
+        follows=base,
+    )
     if earlier_build is not None and (earlier_build.plan.input_hash, earlier_build.checkpoint.question) == (
         listing.hash,
         checkpoint.question,
     ):
-        return replace(earlier_build, number=number, base=version, checkpoint=checkpoint), None
+        return replace(
+            earlier_build, number=number, base=version, follows=base, checkpoint=checkpoint, staged=staged
+        ), None
     table = TableColumns.read(table_metadata(folders))
     known = table.inputs(job.slice_key)
     types = short_hash([fingerprint(job), schema_to_json(known.schema), sorted(known.bound)])
@@ -167,8 +220,9 @@ def inspect_slice(
     if not plan.columns:
         raise _without_columns(job, folders)
     build = VersionBuild(
-        job, folders, number, checkpoint, plan, table, types, shape, inference, version, progress
-    )
+        job, folders, number, checkpoint, plan, table, types, shape, inference, version, base, progress,
+        staged=staged,
+    )  # fmt: skip
     build.check_columns(build.known_fields)
     return build, None
 

@@ -31,9 +31,17 @@ from airflow_provider_raydatallm.processor.publish.answer_columns import (
     with_known_types,
 )
 from airflow_provider_raydatallm.processor.publish.carry_over import carry_over_rows
+from airflow_provider_raydatallm.processor.publish.commit import (
+    OtherColumnsError,
+    SupersededError,
+    UnusableError,
+    check_waits,
+    commit,
+    discard,
+)
 from airflow_provider_raydatallm.processor.publish.parts import Totals
-from airflow_provider_raydatallm.processor.publish.publication import Publication
 from airflow_provider_raydatallm.processor.publish.quarantine_summary import summarize_quarantine
+from airflow_provider_raydatallm.processor.publish.stage import Staging
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
@@ -42,14 +50,17 @@ from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 from airflow_provider_raydatallm.processor.sizing.plan_lines import Line, plan_lines
 from airflow_provider_raydatallm.processor.slice_report import published_report
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
-from airflow_provider_raydatallm.processor.store.checkpoint import (
-    Checkpoint,
-    CheckpointState,
-    remove_checkpoints,
-)
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, CheckpointState
+from airflow_provider_raydatallm.processor.store.column_agreement import ColumnAgreement
 from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Fragments, MissingRows
+from airflow_provider_raydatallm.processor.store.leftovers import remove_checkpoints
+from airflow_provider_raydatallm.processor.store.staged_versions import (
+    StagedVersion,
+    StagedVersionError,
+    remove_document,
+)
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
@@ -80,17 +91,23 @@ class VersionBuild:
     types: str
     shape: AnswerParser
     inference: InferencePlan | None
-    #: The published version, which this one follows.
+    #: The published version, which this one follows; None when it cannot be read, too.
     base: Version | None
+    #: Its number; 0 for none.
+    follows: int
     progress: ProgressCallback
     #: Epoch seconds at which the slice should be finished.
     finish_by: float | None = None
     #: Seconds from the process's start to its first step; None where it did other things, too.
     imports_s: float | None = None
     before_commit: Callable[[], None] | None = None
+    #: What an earlier run staged of it, which is committed instead.
+    staged: StagedVersion | None = None
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
+        if self.staged is not None:
+            return
         state = self.load_state()
         if self.inference is not None and not state.is_finished:
             self.progress({"step": "check"})
@@ -150,6 +167,42 @@ class VersionBuild:
 
         :raises NumberTakenError: when another run committed meanwhile: what to do is to be decided again.
         """
+        if self.staged is not None:
+            self.progress({"step": "publish"})
+            try:
+                return self._commit(lease, self.staged)
+            except UnusableError as e:
+                self._forget_staged(str(e))
+        staged = self.stage(lease, cluster)
+        try:
+            return self._commit(lease, staged, self.table.agreement)
+        except OtherColumnsError as e:
+            remove_document(self.folders.metadata, staged.name)
+            raise SliceError(str(e), kind="transient") from e
+        except UnusableError as e:
+            raise NumberTakenError(str(e)) from e
+
+    def hold(self, lease: Lease, cluster: Cluster, keep_days: float) -> StagedVersion:
+        """Answers the missing rows and stages the version, which then waits for somebody who commits or
+        discards it.
+
+        :param keep_days: for how long.
+        :raises NumberTakenError: when another run committed meanwhile: what to do is to be decided again.
+        """
+        if self.staged is not None:
+            try:
+                check_waits(self.folders, self.staged)
+                return self.staged
+            except StagedVersionError as e:
+                self._forget_staged(str(e))
+        return self.stage(lease, cluster, keep_days)
+
+    def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:
+        """Answers the missing rows and stages the version.
+
+        :param keep_days: how long it waits for somebody who commits or discards it; 0 when this run commits
+            it.
+        """
         lease.watch(self._is_superseded)
         self.checkpoint.save_plan(self.plan, self.types)
         self.agree_on_columns(self.known_fields)
@@ -167,14 +220,33 @@ class VersionBuild:
                     meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing)
                 run = _Run(self, lease, cluster, meter, reporter)
                 try:
-                    report = run.publish(run.infer(state))
-                    break
+                    return run.stage(run.infer(state), keep_days)
                 except CorruptFileError as e:
                     self.checkpoint.keep_damaged_file(e.name, e)
+
+    def _commit(self, lease: Lease, staged: StagedVersion, known: ColumnAgreement | None = None) -> Report:
+        """:param known: the table's columns, if this run has just staged it."""
+        if self.before_commit is not None:
+            self.before_commit()
+        lease.check()
+        try:
+            version = commit(self.folders, staged, known)
+        except SupersededError as e:
+            if not staged.is_held:
+                discard(self.folders, staged)
+            raise NumberTakenError(str(e)) from e
         newest = Commits.list(self.folders.metadata).newest()
         if newest is not None and not lease.lost:  # else its successor may count on them
             remove_checkpoints(self.folders.metadata, newest)
-        return report
+        return version.to_report(self.job.slice_path)
+
+    def _forget_staged(self, why: str) -> None:
+        """Removes the document of what an earlier run staged, and cannot be published: its rows are there,
+        and it is staged anew."""
+        assert self.staged is not None
+        logger.warning("%s", why)
+        remove_document(self.folders.metadata, self.staged.name)
+        self.staged = None
 
     def _is_superseded(self) -> bool:
         """Whether another run published since this one decided what to build. A void number changes nothing
@@ -375,7 +447,7 @@ class _Run:
         if self.lease.superseded:
             raise NumberTakenError(f"another run published {self.build.folders.table.url} meanwhile")
 
-    def publish(self, state: CheckpointState) -> Report:
+    def stage(self, state: CheckpointState, keep_days: float) -> StagedVersion:
         build, meter = self.build, self.meter
         self.reporter.report({"step": "publish", **meter.progress()})
         started = time.monotonic()
@@ -406,7 +478,7 @@ class _Run:
             fields = with_known_size(build.job, build.known_fields) or build.table.answer_fields
         fields = with_known_types(build.job, fields, build.table.answers)
         build.agree_on_columns(fields)
-        return Publication(
+        return Staging(
             build.folders,
             build.job,
             build.plan,
@@ -416,7 +488,8 @@ class _Run:
             build.table,
             build.number,
             build.base,
+            build.follows,
             self.lease,
-        ).publish(
-            partial(self.cluster.build_parts, timeout=build.job.limits.stall), report_of, build.before_commit
+        ).stage(
+            partial(self.cluster.build_parts, timeout=build.job.limits.stall), report_of, keep_days=keep_days
         )

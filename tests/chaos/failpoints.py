@@ -25,7 +25,7 @@ from typing import Any, Literal
 from urllib.parse import quote
 
 from airflow_provider_raydatallm.processor import version_policy
-from airflow_provider_raydatallm.processor.publish import publication, reconcile, restore
+from airflow_provider_raydatallm.processor.publish import commit, reconcile, restore
 from airflow_provider_raydatallm.processor.storage import disk
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.versions import Commits
@@ -47,7 +47,9 @@ _STEPS = [
     ("put_file", _STAGED + r"/quarantine-.*", "staged quarantine"),
     ("put", _STAGED + r"/_SUCCESS", "staged marker"),
     ("create", r"plans/.*", "plan of the version"),
+    ("create", r"staged_versions/.*", "document"),
     ("create", r"commits/commit-.*", "commit"),
+    ("remove_file", r"staged_versions/.*", "removal of the document"),
     ("place", r"kept/.*", "kept copy"),
     ("remove remove_file", _STAGED + r"/.*", "removal of staged data"),
     ("remove remove_file", r"_SUCCESS", "removal of _SUCCESS"),
@@ -109,7 +111,7 @@ class _Strike:
             setattr(owner, name, self._around_look(step, getattr(owner, name)))
         reconcile._fence = self._during("fence", reconcile._fence)
         whole = self._during("reconcile", reconcile.reconcile)
-        for module in (reconcile, publication, version_policy, restore):
+        for module in (reconcile, commit, version_policy, restore):
             module.reconcile = whole
 
     def _during(self, what: str, original: Callable[..., Any]) -> Callable[..., Any]:

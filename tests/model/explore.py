@@ -61,7 +61,12 @@ def without_empty_removals(s: State) -> State:
                     gone.add(request)
     if not gone:
         return s
-    kept = (me._replace(todo=tuple(x for x in me.todo if x not in gone)) for me in s.processes)
+    kept = (
+        me._replace(todo=tuple(x for x in me.todo if x not in gone))
+        if me.at in ("reconcile", "remove")
+        else me
+        for me in s.processes
+    )
     return s._replace(processes=tuple(kept))
 
 

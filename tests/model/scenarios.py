@@ -120,8 +120,7 @@ LONG = [
     Scenario("placing by rename, two runs asleep", (X, X, Y), by_rename=True),
     Scenario("slow copies, two runs asleep", (X, X, Y), slow=True),
     staged("two staged versions, two commands", hold(X), hold(Y), Actor("commit", "x"), Actor("commit", "y")),
-    staged("two staged versions, a command and gc", hold(X), hold(Y), COMMIT, GC),
-    staged("a staged version, two commands and gc", hold(X), COMMIT, COMMIT, GC, voids=2),
+    staged("two staged versions and gc", hold(X), hold(Y), GC),
     staged(
         "a staged version loses a file, a run and a command",
         hold(X),

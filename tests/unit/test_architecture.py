@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from collections import defaultdict
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -17,8 +19,8 @@ PACKAGE = "airflow_provider_raydatallm"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 #: What the Airflow side may import from the Ray side, and nothing else.
 WINDOWS = {
-    "processor.store.published", "processor.tables.slice_view", "processor.request.row_code",
-    "processor.request.row_function",
+    "processor.publish.commit", "processor.store.published", "processor.tables.slice_view",
+    "processor.request.row_code", "processor.request.row_function",
 }  # fmt: skip
 PUBLIC = {"exceptions", "get_provider_info", "reader"}
 #: The headings under which docs/architecture.md has layers, and the folder that each is about.
@@ -138,6 +140,16 @@ def test_nobody_outside_asks_of_which_kind_a_cluster_is() -> None:
     for module in outside:
         if not module.startswith(("processor.", "contract.")):
             assert not re.search(r"is_local\b|local_head", modules()[module].read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", ["processor.store.published", "processor.publish.commit"])
+def test_what_the_airflow_side_reads_and_commits_with_needs_neither_arrow_nor_ray(name: str) -> None:
+    code = (
+        f"import sys, {PACKAGE}.{name}; "
+        "print([m for m in ('pyarrow', 'ray', 'pandas', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert done.stdout.strip() == "[]"
 
 
 def test_every_folder_says_what_it_is_for() -> None:

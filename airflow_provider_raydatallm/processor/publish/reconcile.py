@@ -31,6 +31,11 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     number_of_staged,
 )
 from airflow_provider_raydatallm.processor.store.shown import DamagedVersionError, Shown
+from airflow_provider_raydatallm.processor.store.staged_versions import (
+    read_staged,
+    remove_document,
+    staged_names,
+)
 from airflow_provider_raydatallm.processor.store.versions import (
     SUCCESS,
     Commits,
@@ -233,12 +238,27 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
         number = number_of_plan(f"{versions.PLANS}/{name}")
         if number is not None and number < version.number and f"{versions.PLANS}/{name}" not in plans:
             metadata.remove_file(f"{versions.PLANS}/{name}")
+    for name in staged_names(metadata):
+        if name == version.body.get("staged_version") or _is_of_a_run(folders, name, version):
+            remove_document(metadata, name)
     for staged in Commits.list(metadata).complete:
         if (number_of_staged(staged) or 0) < version.number:
             metadata.remove_file(versions.complete_name(staged))
     for folder in (versions.COMMITS, versions.PLANS, ""):
         metadata.remove_scratch(folder)
     metadata.put(versions.complete_name(version.staged), b"")
+
+
+def _is_of_a_run(folders: SliceFolders, name: str, version: Version) -> bool:
+    """Whether a run staged that, to publish it at once, and can do so no more. One that is held stays for who
+    holds it."""
+    if (number_of_staged(name) or 0) > version.number:
+        return False
+    try:
+        staged = read_staged(folders, name)
+    except SliceError:
+        return False
+    return staged is not None and not staged.is_held
 
 
 def _places(folders: SliceFolders, version: Version) -> list[tuple[Store, PublishedFile]]:

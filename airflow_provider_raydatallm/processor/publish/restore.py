@@ -11,14 +11,15 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.publish.publication import commit
+from airflow_provider_raydatallm.processor.publish.commit import put_commit
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.column_agreement import table_metadata
 from airflow_provider_raydatallm.processor.store.file_names import file_name
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.published import kept_versions, locate_files
-from airflow_provider_raydatallm.processor.store.table_columns import TableColumns, table_metadata
+from airflow_provider_raydatallm.processor.store.table_columns import TableColumns
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     NumberTakenError,
@@ -72,7 +73,7 @@ def restore_version(job: SliceJob, number: int) -> Version:
             return copies
 
         body = {
-            **old.body,
+            **{name: value for name, value in old.body.items() if name != "staged_version"},
             "files": stage("part", old.files),
             "quarantine": stage("quarantine", old.quarantine),
             "plan": plan,
@@ -82,7 +83,7 @@ def restore_version(job: SliceJob, number: int) -> Version:
         body["epoch"] = max(v.epoch for v in kept)  # the next lease's is higher
         body["report"] = {**old.body["report"], "published_version": new}
         folders.metadata.place(folders.metadata, old.plan, plan)
-        commit(folders, new, kept[0], staged, body, keep=kept[0].keep)
+        put_commit(folders, new, kept[0], staged, body, keep=kept[0].keep)
     except (FileNotFoundError, NumberTakenError) as e:
         if isinstance(e, FileNotFoundError) and Commits.list(folders.metadata).highest < new:
             raise SliceError(f"version {number} cannot be restored: {e}", kind="input") from e

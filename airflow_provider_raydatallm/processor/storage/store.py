@@ -12,6 +12,7 @@ read at once is bounded.
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import hashlib
 import json
 import logging
@@ -53,6 +54,19 @@ DOCUMENT_BYTES = 16 << 20
 def is_scratch(name: str) -> bool:
     """Whether a file is half written; its writer was killed if it is old."""
     return name.rpartition("/")[2].startswith(_SCRATCH)
+
+
+def modified_at(info: dict[str, Any]) -> float:
+    """Epoch seconds of a file's last change; now, where the storage does not record it."""
+    for name in ("mtime", "LastModified", "updated", "last_modified", "created"):
+        value = info.get(name)
+        if isinstance(value, dt.datetime):
+            return value.timestamp()
+        if isinstance(value, (int, float)):
+            return float(value)
+        if isinstance(value, str):
+            return dt.datetime.fromisoformat(value).timestamp()
+    return time.time()
 
 
 class CorruptFileError(SliceError):

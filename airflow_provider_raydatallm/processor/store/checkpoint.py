@@ -26,13 +26,11 @@ from airflow_provider_raydatallm.processor.store.ledger import (
     read_ledger,
     row_states,
 )
-from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, PROGRESS, Version
+from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT
 
 _PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
 #: Of a plan: some hundred bytes for each file, and some 50 for each unit of one.
 _PLAN_BYTES = 2 << 30
-#: A question that is asked again after a version: its number.
-_FOLLOWS = re.compile(r"[0-9a-f]{16}-[a-z]+-(\d{6,})")
 
 
 @dataclass
@@ -186,20 +184,6 @@ def _are_totals(body: Any) -> bool:
         isinstance(section, dict) and all(isinstance(total, int | None) for total in section.values())
         for section in sections
     )
-
-
-def remove_checkpoints(store: Store, version: Version) -> None:
-    """Removes the checkpoints that a version, the newest one, makes useless: its own, and those that follow
-    an older one; with them the progress of whoever wrote them, also of a run that came second. Rows of other
-    questions stay, for a run that asks them again."""
-    names = store.names()  # one listing finds a finished slice without any
-    for name in store.names(CHECKPOINT) if CHECKPOINT in names else ():
-        follows = _FOLLOWS.fullmatch(name)
-        if name == version.question or (follows is not None and int(follows[1]) < version.number):
-            store.remove(f"{CHECKPOINT}/{name}")
-    store.remove_empty(CHECKPOINT)
-    if PROGRESS in names:
-        store.remove(PROGRESS)
 
 
 def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan | None:

@@ -18,6 +18,7 @@ NUMBER = "[0-9]{6,12}"
 _COMMIT = re.compile(rf"commit-({NUMBER})\.json")
 _COMPLETE = re.compile(rf"complete-({NUMBER}-[0-9a-f]{{8}})")
 _KEPT_FOLDER = re.compile(NUMBER)
+_STAGED_DOCUMENT = re.compile(rf"staged-({NUMBER}-[0-9a-f]{{8}})\.json")
 _STAGED_FOLDER = re.compile(rf"({NUMBER})-[0-9a-f]{{8}}")
 _FILE = re.compile(rf"(part|quarantine)-({NUMBER})-[0-9]{{5,9}}-of-[0-9]{{5,9}}-[0-9a-f]{{8}}\.parquet")
 _PLAN = re.compile(rf"plans/plan-({NUMBER})-[0-9a-f]{{8}}\.json")
@@ -44,6 +45,15 @@ def file_name(kind: FileKind, number: int, index: int, count: int, nonce: str) -
     return f"{kind}-{number:06}-{index:05}-of-{count:05}-{nonce}.parquet"
 
 
+def renumbered_file(name: str, number: int, nonce: str) -> str:
+    """The name of a copy of a file, for another version."""
+    match = _FILE.fullmatch(name)
+    if match is None:
+        raise ValueError(f"{name!r} is no file of a version")
+    kind, _, rest = name.split("-", 2)
+    return f"{kind}-{number:06}-{rest.rpartition('-')[0]}-{nonce}.parquet"
+
+
 def number_of_file(name: str, kind: FileKind | None = None) -> int | None:
     """The version of a file in a table's folder; None for files of others.
 
@@ -61,6 +71,12 @@ def number_of_commit(name: str) -> int | None:
 def staged_of_complete(name: str) -> str | None:
     """The staged folder of the version that a file says is shown."""
     match = _COMPLETE.fullmatch(name)
+    return match[1] if match else None
+
+
+def staged_of_document(name: str) -> str | None:
+    """The staged folder of the version of a document in the folder of staged versions."""
+    match = _STAGED_DOCUMENT.fullmatch(name)
     return match[1] if match else None
 
 

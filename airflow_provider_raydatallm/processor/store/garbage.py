@@ -6,12 +6,12 @@ commit uses up the number under which it could publish, so that it decides again
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
@@ -19,18 +19,23 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_paths, slice_template
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.storage.probe import PROBE
-from airflow_provider_raydatallm.processor.storage.store import is_scratch
+from airflow_provider_raydatallm.processor.storage.store import is_scratch, modified_at
 from airflow_provider_raydatallm.processor.store import lease, versions
-from airflow_provider_raydatallm.processor.store.file_names import number_of_staged
+from airflow_provider_raydatallm.processor.store.file_names import number_of_staged, staged_of_document
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.slice_listing import find_folders
+from airflow_provider_raydatallm.processor.store.staged_versions import (
+    STAGED_VERSIONS,
+    KeptStaged,
+    remove_document,
+)
 from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
 
 logger = logging.getLogger(__name__)
 
 _THREADS = 16
 #: Of a slice's metadata, what a run needs that has not published yet.
-_OF_RUNS = (f"{versions.CHECKPOINT}/", f"{lease.LEASE}/", versions.PROGRESS)
+_OF_RUNS = (f"{versions.CHECKPOINT}/", f"{lease.LEASE}/", f"{STAGED_VERSIONS}/", versions.PROGRESS)
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STAL
     slices = [*_list_slices(job), *_list_slices(job, "{trial}")]
     folders = [SliceFolders.open(one.paths) for one in slices]
     with ThreadPoolExecutor(_THREADS) as pool:
-        ages = list(pool.map(_age_if_readable, slices, folders))
+        ages = list(pool.map(partial(_age_if_readable, days), slices, folders))
         old = [
             (one, Leftovers(f, age))
             for one, f, age in zip(slices, folders, ages, strict=True)
@@ -72,9 +77,11 @@ def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STAL
     ]
 
 
-def remove_leftovers(folders: SliceFolders) -> None:
-    """Voids the slice's open number, then removes the files of runs that can no longer publish.
+def remove_leftovers(folders: SliceFolders, days: float = 0) -> None:
+    """Voids the slice's open number, then removes the files of runs that can no longer publish, and staged
+    versions that are too old. Those that are not keep their files and rows.
 
+    :param days: as of `find_leftovers`.
     :raises SliceError: when its newest commit cannot be read; then nothing is changed.
     """
     if _is_probe(folders):
@@ -83,25 +90,32 @@ def remove_leftovers(folders: SliceFolders) -> None:
     versions.newest_version(folders.metadata)  # raises before anything is changed
     staged = folders.staging.tree(versions.STAGED)  # what is staged later may be a live run's
     checkpoints = folders.metadata.names(versions.CHECKPOINT)
+    for name in KeptStaged.list(folders, days).too_old:
+        remove_document(folders.metadata, name)  # before the void: who commits it looks for it until then
     epoch = holder.epoch if (holder := lease.read_holder(folders.metadata, released=True)) is not None else 0
     while True:
         number = Commits.list(folders.metadata).next_number
         if versions.void(folders.metadata, number, "gc removed what an abandoned run left"):
             break
     newest = versions.newest_version(folders.metadata)
+    kept = KeptStaged.list(folders, days)  # after the void: who stages looks for it after its document
     for name in staged:
         of = number_of_staged(name)
-        if of is not None and of <= number and (newest is None or of != newest.number):
+        is_old = of is not None and of <= number and (newest is None or of != newest.number)
+        if is_old and name.partition("/")[0] not in kept.names:
             folders.staging.remove_file(f"{versions.STAGED}/{name}")
             folders.staging.remove_empty(f"{versions.STAGED}/{name.partition('/')[0]}")
     for name in checkpoints:
+        if kept.counts(name):
+            continue
         folders.metadata.remove(f"{versions.CHECKPOINT}/{name}")
     folders.metadata.remove_empty(versions.CHECKPOINT)
     folders.metadata.remove(versions.PROGRESS)
     for name in folders.metadata.tree(""):
         if is_scratch(name):
             folders.metadata.remove_file(name)
-    lease.remove_leases(folders.metadata, epoch)
+    if not kept.names:  # else the next run's epoch is higher than that of the rows that stay
+        lease.remove_leases(folders.metadata, epoch)
 
 
 def _is_probe(folders: SliceFolders) -> bool:
@@ -131,43 +145,47 @@ def _is_of_key(job: SliceJob, folders: SliceFolders) -> bool:
     return key is None or key == job.slice_key
 
 
-def _age_if_readable(job: SliceJob, folders: SliceFolders) -> float | None:
+def _age_if_readable(days: float, job: SliceJob, folders: SliceFolders) -> float | None:
     try:
-        age = _age_days(folders)
+        age = _age_days(folders, days)
         return age if age is None or _is_of_key(job, folders) else None
     except SliceError as e:
         logger.warning("What runs left in %s stays: %s", folders.metadata.url, e)
         return None
 
 
-def _age_days(folders: SliceFolders) -> float | None:
-    """Days since a run of the slice last wrote what a finished slice does not have; None where there is
-    none."""
+def _age_days(folders: SliceFolders, days: float) -> float | None:
+    """Days since a run of the slice last wrote what a finished slice does not have; None where there is none.
+    Staged versions that are not too old count as if they were published, with their files and rows."""
+    details = folders.metadata.details()
+    is_staged = any(name.startswith(f"{STAGED_VERSIONS}/") for name in details)
+    kept = KeptStaged.list(folders, days) if is_staged else KeptStaged()
     times = [
         at
-        for name, at in _changes(folders.metadata.details())
-        if name.startswith(_OF_RUNS) or is_scratch(name) or _is_probe(folders)
+        for name, at in _changes(details)
+        if is_scratch(name)
+        or _is_probe(folders)
+        or (name.startswith(_OF_RUNS) and not _is_of_staged(kept, name))
     ]
     highest = Commits.list(folders.metadata).highest
     for name, at in _changes(folders.staging.details(versions.STAGED)):
         number = number_of_staged(name)
-        if number is not None and (number > highest or not name.endswith(f"/{versions.SUCCESS}")):
+        if number is None or name.partition("/")[0] in kept.names:
+            continue
+        if number > highest or not name.endswith(f"/{versions.SUCCESS}"):
             times.append(at)
     return max(0.0, time.time() - max(times)) / 86400 if times else None
 
 
+def _is_of_staged(kept: KeptStaged, name: str) -> bool:
+    """Whether a file of a slice's metadata stays with a staged version."""
+    folder, _, rest = name.partition("/")
+    if folder == STAGED_VERSIONS:
+        return staged_of_document(rest) in kept.names
+    if folder == versions.CHECKPOINT:
+        return kept.counts(rest.partition("/")[0])
+    return bool(kept.names)
+
+
 def _changes(details: dict[str, dict[str, Any]]) -> Iterable[tuple[str, float]]:
-    return ((name, _modified_at(info)) for name, info in details.items())
-
-
-def _modified_at(info: dict[str, Any]) -> float:
-    """Epoch seconds of a file's last change; now, where the storage does not record it."""
-    for name in ("mtime", "LastModified", "updated", "last_modified", "created"):
-        value = info.get(name)
-        if isinstance(value, dt.datetime):
-            return value.timestamp()
-        if isinstance(value, (int, float)):
-            return float(value)
-        if isinstance(value, str):
-            return dt.datetime.fromisoformat(value).timestamp()
-    return time.time()
+    return ((name, modified_at(info)) for name, info in details.items())

@@ -5,7 +5,7 @@ a beat beside it. A watcher that sees the beat unchanged for `STALE_SECONDS` of 
 assumes that the holder is dead and creates the next epoch. No clocks are compared.
 
 The lease saves work: of two runs, one answers. What is published does not rest on it: a holder that was
-paused and taken over harms nothing when it wakes up (`publish.publication`). It notices by `check`.
+paused and taken over harms nothing when it wakes up (`publish.commit`). It notices by `check`.
 """
 
 from __future__ import annotations

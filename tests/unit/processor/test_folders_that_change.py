@@ -129,9 +129,7 @@ def test_file_of_an_older_version_stays_in_sight_where_the_newer_one_is_lost(
     before = pq.read_table(job.slice_path, partitioning=None)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "airflow_provider_raydatallm.processor.publish.publication.reconcile", lambda folders: None
-        )
+        patch.setattr("airflow_provider_raydatallm.processor.publish.commit.reconcile", lambda folders: None)
         run_in_process(changed(job, prompt="{name} again"))
     for staged in tmp_path.glob("out.ray_llm/*/staged/000002-*/part-*"):
         staged.unlink()

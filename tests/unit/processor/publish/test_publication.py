@@ -15,7 +15,7 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import version_build
-from airflow_provider_raydatallm.processor.publish import publication
+from airflow_provider_raydatallm.processor.publish import commit, stage
 from airflow_provider_raydatallm.processor.storage import disk
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
@@ -191,7 +191,7 @@ def test_folder_of_somebody_else_is_not_touched(job: SliceJob) -> None:
 def test_file_that_is_too_large_for_one_copy_becomes_several_that_name_their_input(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(publication, "_MAX_FILE_BYTES", 2000)
+    monkeypatch.setattr(stage, "_MAX_FILE_BYTES", 2000)
     run(changed(job, publish__file_per_input=True))
     files = newest(job).files
     assert len(files) > 3
@@ -256,7 +256,7 @@ def test_run_that_dies_between_its_file_and_its_commit_answers_nothing_again(
     # Without other answers the new file would be the old one, to the byte.
     engine = {"answer": answer_fixed} if mode in ("forced", "retry") else {}
     first, second = InProcess(**engine), InProcess(**engine)
-    run_killed_in(publication, "commit", again, first)
+    run_killed_in(version_build, "commit", again, first)
     assert first.answered > 0
     report = run(again, second)
     assert (report.outcome, second.answered) == ("published", 0)
@@ -268,7 +268,7 @@ def test_run_that_dies_between_its_file_and_its_commit_answers_nothing_again(
 def test_run_that_dies_between_its_commit_and_the_table_is_shown_by_the_next(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run_killed_in(publication, "reconcile", job)
+    run_killed_in(commit, "reconcile", job)
     assert shown(job) == set()
     assert published_dataset(job.slice_path).count_rows() == 300  # our reader follows the commit
     cluster = InProcess()

@@ -12,7 +12,7 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
-from airflow_provider_raydatallm.processor.publish import publication, restore
+from airflow_provider_raydatallm.processor.publish import commit, restore
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.published import kept_versions
 from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
@@ -169,7 +169,7 @@ def test_restore_that_dies_before_its_commit_changes_nothing(
         raise OSError("killed")
 
     with monkeypatch.context() as patch:
-        patch.setattr(restore, "commit", die)
+        patch.setattr(restore, "put_commit", die)
         with pytest.raises(OSError, match="killed"):
             restore.restore_version(job, 1)
     assert run(asked(job, "new")).outcome == "unchanged"
@@ -218,4 +218,4 @@ def test_number_is_taken_only_once(job: SliceJob) -> None:
     run(job)
     version = newest(job)
     with pytest.raises(versions.NumberTakenError, match="number 1 of"):
-        publication.commit(folders_of(job), 1, None, "000001-0123abcd", version.body, keep=1)
+        commit.put_commit(folders_of(job), 1, None, "000001-0123abcd", version.body, keep=1)

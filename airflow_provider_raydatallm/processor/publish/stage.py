@@ -1,4 +1,5 @@
-"""Publishes a slice: stage the files, commit the version, show it.
+"""Stages a slice's version: its files, and the document that holds all that its commit will hold.
+`publish.commit` publishes it from there.
 
 Invariants:
 
@@ -6,30 +7,29 @@ Invariants:
   is the slice's content; a run that finds its number taken decides again.
 * The commit names the staged files, their checksums and the fragments whose rows they hold. Files have names
   of their own for each attempt to write them, so that nobody changes a file that a commit names.
+* The document comes last. Who finds it finds all its files, until somebody removes it.
 * The table shows a committed version, or none: only `reconcile` writes there, from staged files.
 """
 
 from __future__ import annotations
 
-import datetime as dt
 import hashlib
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm import __version__
 from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint, fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.answer_columns import undecided_as_null
+from airflow_provider_raydatallm.processor.publish.commit import put_marker
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
-from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.publish.value_counts import label_column
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
@@ -37,7 +37,13 @@ from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Ledger
-from airflow_provider_raydatallm.processor.store.table_columns import ColumnsChangedError, TableColumns
+from airflow_provider_raydatallm.processor.store.staged_versions import (
+    StagedVersion,
+    document_name,
+    document_of,
+    remove_document,
+)
+from airflow_provider_raydatallm.processor.store.table_columns import TableColumns, own_columns
 from airflow_provider_raydatallm.processor.store.versions import NumberTakenError, SliceFolders, Version
 
 #: A file of `file_per_input` that would be larger becomes several: object stores copy up to 5 GB in one
@@ -49,10 +55,11 @@ Map = Callable[[Callable[[PartPlan], Part], Iterable[PartPlan]], Iterable[Part]]
 
 
 @dataclass(frozen=True)
-class Publication:
-    """Publishes one version.
+class Staging:
+    """Stages one version.
 
-    :param base: the version that it follows, if any.
+    :param base: the version that it follows, if any that can be read.
+    :param follows: its number; 0 for none.
     :param ledger: each row's answer or failure is in its fragments.
     :param fields: the published columns of the answers.
     :param table: the table's columns, as this version has them.
@@ -67,21 +74,20 @@ class Publication:
     table: TableColumns
     number: int
     base: Version | None
+    follows: int
     lease: Lease
 
-    def publish(
-        self,
-        run_all: Map,
-        report: Callable[[Totals], Report],
-        before_commit: Callable[[], None] | None = None,
-    ) -> Report:
-        """Stages the version's files, commits and shows it.
+    def stage(
+        self, run_all: Map, report: Callable[[Totals], Report], *, keep_days: float = 0
+    ) -> StagedVersion:
+        """Stages the version's files, and puts its document.
 
         :param report: builds the report from the parts' totals.
-        :param before_commit: called when everything is staged.
-        :raises CorruptFileError: naming a damaged fragment; nothing was published then.
+        :param keep_days: how long it waits for somebody who commits or discards it; 0 when this run commits
+            it.
+        :raises CorruptFileError: naming a damaged fragment; nothing was staged then.
         :raises LeaseLostError: when another run holds the slice now.
-        :raises NumberTakenError: when another run committed, or voided, this version's number.
+        :raises NumberTakenError: when it is to wait, and its number is used up.
         """
         check_columns(self.job, self.plan, self.fields)
         self.lease.check()
@@ -99,7 +105,11 @@ class Publication:
         result = report(totals)
         plan_name = f"{versions.PLANS}/plan-{self.number:06}-{uuid.uuid4().hex[:8]}.json"
         self.folders.metadata.create_document(plan_name, self.plan.to_json())
-        body = {
+        body: dict[str, object] = {
+            "number": self.number,
+            "base": self.base.number if self.base is not None else None,
+            "staged": staged,
+            "keep": self.job.publish.keep_versions,
             # Where they are not beside the table, which may be moved with them.
             "table": self.folders.table.url if self.job.publish.metadata_path is not None else None,
             "quarantine_folder": (
@@ -128,30 +138,24 @@ class Publication:
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
         }
-        if before_commit is not None:
-            before_commit()
-        self.lease.check()
-        self._confirm_columns()
-        commit(self.folders, self.number, self.base, staged, body, keep=self.job.publish.keep_versions)
-        reconcile(self.folders)
-        return result
-
-    def _confirm_columns(self) -> None:
-        """:raises SliceError: when another slice published other columns since this one proposed its own."""
-        try:
-            TableColumns.read(self.table.store, self.table).agree(
-                self.job.slice_key,
-                self.plan.schema,
-                undecided_as_null(self.job, self.fields, self.table.answers),
-                accepts_change=self.job.publish.on_schema_change == "accept",
-                is_published=True,
-            )
-        except ColumnsChangedError as e:
-            raise SliceError(
-                f"another slice of the table was published with other columns meanwhile: {e}. Run the slice "
-                "again: its finished rows are kept",
-                kind="transient",
-            ) from e
+        put_marker(self.folders, staged)
+        version = document_of(
+            staged,
+            body,
+            table=self.folders.table.url,
+            follows=self.follows,
+            columns=own_columns(
+                self.plan.schema, undecided_as_null(self.job, self.fields, self.table.answers)
+            ),
+            accepts_change=self.job.publish.on_schema_change == "accept",
+            keep_days=keep_days,
+        )
+        self.folders.metadata.create_document(document_name(staged), version.body)
+        # `gc` uses a number up before it looks for the documents whose files it leaves.
+        if keep_days and versions.Commits.list(self.folders.metadata).highest >= self.number:
+            remove_document(self.folders.metadata, staged)
+            raise NumberTakenError(f"number {self.number} of {self.folders.table.url} is taken")
+        return version
 
     def _fragments(self) -> list[str]:
         """The names of those that count."""
@@ -195,36 +199,6 @@ class Publication:
             by_file.setdefault(unit.file.path, []).append(index)
         groups = [group for file in by_file.values() for group in _split(file, sizes, _MAX_FILE_BYTES)]
         return groups or [[]]
-
-
-def commit(
-    folders: SliceFolders,
-    number: int,
-    base: Version | None,
-    staged: str,
-    body: Mapping[str, object],
-    *,
-    keep: int,
-) -> None:
-    """Commits a version whose files are staged.
-
-    :param staged: the version's folder among the staged files.
-    :param keep: how many versions before it stay readable.
-    :raises NumberTakenError: when the number is taken.
-    """
-    # Its copy or link becomes `_SUCCESS`.
-    folders.staging.put(f"{versions.STAGED}/{staged}/{versions.SUCCESS}", b"")
-    decided = {
-        **body,
-        "number": number,
-        "base": base.number if base is not None else None,
-        "staged": staged,
-        "keep": keep,
-        "published_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
-        "provider_version": __version__,
-    }
-    if not versions.create_commit(folders.metadata, number, decided):
-        raise NumberTakenError(f"number {number} of {folders.table.url} is taken")
 
 
 def _count_and_hash(names: Iterable[str]) -> dict[str, object]:

@@ -1,0 +1,380 @@
+"""Publishes a staged version, or discards it. Nobody who staged it needs to be alive, and several may try at
+once. Neither Arrow nor Ray is imported, so that the Airflow side can commit, too.
+
+* A commit takes the number that the version was staged for, or where that was used up without a version, the
+  next one, with copies of the staged files. Either way it follows the version that it was built on.
+* Who commits looks at the document after the number was chosen. Who discards removes the document, then uses
+  the open number up, then removes the files. So one of both fails, whoever sleeps in between.
+* A commit names its document, so that nobody commits it twice, or removes what it published.
+
+`tests/model` walks through the interleavings of these steps.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from airflow_provider_raydatallm import __version__
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
+from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.column_agreement import (
+    ColumnAgreement,
+    ColumnsChangedError,
+    table_metadata,
+)
+from airflow_provider_raydatallm.processor.store.file_names import renumbered_file
+from airflow_provider_raydatallm.processor.store.leftovers import remove_run_files
+from airflow_provider_raydatallm.processor.store.ownership import check_folders
+from airflow_provider_raydatallm.processor.store.staged_versions import (
+    StagedVersion,
+    StagedVersionError,
+    document_name,
+    read_staged,
+    remove_document,
+    staged_names,
+)
+from airflow_provider_raydatallm.processor.store.versions import (
+    Commits,
+    NumberTakenError,
+    PublishedFile,
+    SliceFolders,
+    Version,
+)
+
+
+class PublishedByOthersError(NumberTakenError):
+    """Somebody else published the staged version meanwhile. The table shows it, or a newer one."""
+
+    def __init__(self, message: str, version: Version) -> None:
+        super().__init__(message)
+        self.version = version
+
+
+class SupersededError(StagedVersionError):
+    """Another version was published since this one was staged."""
+
+
+class UnusableError(StagedVersionError):
+    """A staged version that cannot be published as it is. A run stages it anew from its finished rows."""
+
+
+class OtherColumnsError(UnusableError):
+    """Another slice of the table was published with other columns since this version was staged."""
+
+
+def commit_for_people(job: SliceJob, name: str | None) -> Version:
+    """Publishes a staged version of the job's slice, and removes what its run kept for it. Returns it, also
+    when somebody else has just published it.
+
+    :param name: of the staged version; None for the only one.
+    :raises SliceError: when it cannot be published, or the folders are another table's; nothing was published
+        then.
+    """
+    check_folders(job)
+    folders = SliceFolders.open(job.paths)
+    try:
+        version = commit(folders, get_staged(folders, name))
+    except PublishedByOthersError as e:
+        version = e.version
+    newest = versions.newest_version(folders.metadata)
+    if newest is not None and newest.number == version.number:
+        remove_run_files(folders.metadata, newest)
+    return version
+
+
+def discard_for_people(job: SliceJob, name: str | None) -> str:
+    """Discards a staged version of the job's slice, and returns its name. See `discard`."""
+    check_folders(job)
+    folders = SliceFolders.open(job.paths)
+    staged = get_staged(folders, name)
+    discard(folders, staged)
+    return staged.name
+
+
+def staged_listing(folders: SliceFolders) -> list[dict[str, Any]]:
+    """What is staged, for people. `problem`: why it cannot be published, where that is known."""
+    newest = Commits.list(folders.metadata).newest_number()
+    found = []
+    for name in staged_names(folders.metadata):
+        entry: dict[str, Any] = dict.fromkeys(
+            (
+                "staged_at",
+                "follows",
+                "keep_days",
+                "rows",
+                "quarantined",
+                "model_source",
+                "fingerprint",
+                "problem",
+            )
+        )
+        try:
+            staged = read_staged(folders, name)
+        except StagedVersionError as e:
+            found.append({"version": None, "staged": name, **entry, "problem": str(e)})
+            continue
+        if staged is None:
+            continue
+        body, counts = staged.version.body, staged.version.body["report"]["counts"]
+        entry |= {
+            "staged_at": staged.staged_at,
+            "follows": staged.follows,
+            "keep_days": staged.keep_days,
+            "rows": counts["succeeded"],
+            "quarantined": counts["quarantined"],
+            "model_source": body["model_source"],
+            "fingerprint": staged.version.fingerprint,
+        }
+        if staged.follows != newest:
+            entry["problem"] = "another version was published since: it can only be discarded"
+        found.append({"version": None, "staged": name, **entry})
+    return found
+
+
+def get_staged(folders: SliceFolders, name: str | None) -> StagedVersion:
+    """Returns the staged version of that name; without a name, the only one that there is.
+
+    :raises StagedVersionError: when there is none, or it cannot be read.
+    """
+    names = staged_names(folders.metadata)
+    if name is None:
+        if len(names) != 1:
+            found = f"has {len(names)}: {', '.join(names)}. Name one of them" if names else "has none"
+            raise StagedVersionError(f"which staged version of {folders.table.url}? It {found}")
+        name = names[0]
+    staged = read_staged(folders, name)
+    if staged is not None:
+        return staged
+    if (version := find_published(folders, name)) is not None:
+        raise StagedVersionError(
+            f"{name} was published already, as version {version.number} of {folders.table.url}"
+        )
+    raise StagedVersionError(
+        f"{folders.table.url} has no staged version {name!r} (it has: {', '.join(names) or 'none'}): it was "
+        "discarded, was too old, or another version was published"
+    )
+
+
+def commit(folders: SliceFolders, staged: StagedVersion, known: ColumnAgreement | None = None) -> Version:
+    """Publishes a staged version and has the table show it.
+
+    :param known: the table's columns, as a process knows them that has just staged this version.
+    :raises PublishedByOthersError: when somebody else published it.
+    :raises SupersededError: when another version was published since it was staged.
+    :raises UnusableError: when its files or its document are gone, or the table has other columns now.
+    """
+    if known is None:
+        _check_files(folders, staged)
+    _confirm_columns(folders, staged, known)
+    version = _put(folders, staged, staged.number) if known is not None else None
+    others = None
+    while version is None and others is None:
+        others = find_published(folders, staged.name, staged.follows)
+        if others is None:
+            version = _put(folders, staged, _next_number(folders, staged))
+    reconcile(folders)
+    if staged.is_held:  # those of runs go with whatever is published
+        remove_document(folders.metadata, staged.name)
+    if version is None:
+        assert others is not None
+        raise PublishedByOthersError(
+            f"{staged.name} was published already, as version {others.number} of {folders.table.url}", others
+        )
+    return version
+
+
+def check_waits(folders: SliceFolders, staged: StagedVersion) -> None:
+    """:raises StagedVersionError: when it cannot be published, or is not held for somebody, or its number is
+    used up: then it is not known whether its files stay."""
+    if not staged.is_held:
+        raise UnusableError(f"{staged.name} of {folders.table.url} is not held: it is staged anew")
+    _check_files(folders, staged)
+    if _next_number(folders, staged) != staged.number:
+        raise UnusableError(
+            f"the number of {staged.name} of {folders.table.url} is used up: it is staged anew"
+        )
+
+
+def discard(folders: SliceFolders, staged: StagedVersion) -> None:
+    """Discards a staged version: nobody publishes it from here on. Its finished rows stay, so that a run of
+    the same question stages it anew and pays for none.
+
+    :raises StagedVersionError: when it was published.
+    """
+    metadata = folders.metadata
+    metadata.remove_file(document_name(staged.name))
+    while True:
+        if (version := find_published(folders, staged.name, staged.follows)) is not None:
+            raise StagedVersionError(
+                f"{staged.name} was published, as version {version.number} of {folders.table.url}: nothing "
+                "is discarded. Restore the version before it, if that is kept"
+            )
+        try:
+            number = versions.next_number(folders, staged.follows)
+        except NumberTakenError:
+            break  # it can follow no version any more
+        if versions.void(metadata, number, f"{staged.name} was discarded"):
+            break
+    remove_staged_files(folders, staged.name)
+    metadata.remove_file(staged.version.plan)
+    remove_document(metadata, staged.name)
+
+
+def remove_staged_files(folders: SliceFolders, name: str) -> None:
+    folder = f"{versions.STAGED}/{name}"
+    for file in folders.staging.names(folder):
+        folders.staging.remove_file(f"{folder}/{file}")
+    folders.staging.remove_empty(folder)
+
+
+def put_commit(
+    folders: SliceFolders,
+    number: int,
+    base: Version | None,
+    staged: str,
+    body: Mapping[str, object],
+    *,
+    keep: int,
+) -> None:
+    """Commits a version whose files are staged.
+
+    :param staged: the version's folder among the staged files.
+    :param keep: how many versions before it stay readable.
+    :raises NumberTakenError: when the number is taken.
+    """
+    put_marker(folders, staged)
+    decided = {
+        **body,
+        "number": number,
+        "base": base.number if base is not None else None,
+        "staged": staged,
+        "keep": keep,
+    }
+    if _create(folders, number, decided) is None:
+        raise NumberTakenError(f"number {number} of {folders.table.url} is taken")
+
+
+def put_marker(folders: SliceFolders, staged: str) -> None:
+    """Its copy or link becomes `_SUCCESS`."""
+    folders.staging.put(f"{versions.STAGED}/{staged}/{versions.SUCCESS}", b"")
+
+
+def find_published(folders: SliceFolders, name: str, follows: int = 0) -> Version | None:
+    """The version that a staged one became, on top of `follows`; None when nobody published it."""
+    for version in Commits.list(folders.metadata).versions(below=sys.maxsize):
+        if version.number <= follows:
+            break
+        if version.body.get("staged_version") == name:
+            return version
+    return None
+
+
+def _create(folders: SliceFolders, number: int, body: Mapping[str, object]) -> Version | None:
+    """Creates a commit; None when the number is taken."""
+    known_now = {
+        "published_at": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
+        "provider_version": __version__,
+    }
+    decided = {**body, **known_now}
+    return Version(number, decided) if versions.create_commit(folders.metadata, number, decided) else None
+
+
+def _put(folders: SliceFolders, staged: StagedVersion, number: int) -> Version | None:
+    """Commits it under a number. Returns None when that is taken.
+
+    :raises UnusableError: when its files or its document are gone.
+    """
+    body = staged.version.body if number == staged.number else _copy(folders, staged, number)
+    # After the number was chosen: who discards it uses the open number up after that.
+    if number != staged.number and read_staged(folders, staged.name) is None:
+        raise UnusableError(f"{staged.name} of {folders.table.url} was discarded meanwhile")
+    return _create(folders, number, {**body, "staged_version": staged.name})
+
+
+def _next_number(folders: SliceFolders, staged: StagedVersion) -> int:
+    """:raises SupersededError: when it can follow no version any more."""
+    try:
+        return versions.next_number(folders, staged.follows)
+    except NumberTakenError as e:
+        on = f"version {staged.follows}" if staged.follows else "an empty slice"
+        raise SupersededError(
+            f"{staged.name} of {folders.table.url} was staged on top of {on}, and another version was "
+            "published since: it cannot be published any more. Discard it; to publish its question, run the "
+            "slice again"
+        ) from e
+
+
+def _check_files(folders: SliceFolders, staged: StagedVersion) -> None:
+    """
+    :raises UnusableError: when one of its staged files is gone, or has another size.
+    :raises SupersededError: when that is since another version was published.
+    """
+    version = staged.version
+    sizes = {f.name: f.size for f in folders.staging.files(f"{versions.STAGED}/{staged.name}")}
+    for file in version.all_files:
+        size = sizes.get(file.plain_name)
+        if size != file.bytes and find_published(folders, staged.name, staged.follows) is None:
+            _next_number(folders, staged)  # says more of a version that was replaced
+            found = "is gone" if size is None else f"has {size:,} bytes and was staged with {file.bytes:,}"
+            raise _gone(folders, f"{folders.staging.path(version.staged_name(file))} {found}")
+
+
+def _gone(folders: SliceFolders, what: str) -> UnusableError:
+    return UnusableError(
+        f"{what}: the staged version of {folders.table.url} cannot be published, and nothing is. Run the "
+        "slice again, which stages it anew from its finished rows"
+    )
+
+
+def _copy(folders: SliceFolders, staged: StagedVersion, number: int) -> dict[str, Any]:
+    """Stages copies of its files for another number. Returns the body of the commit that names them.
+
+    :raises UnusableError: when a file is gone.
+    """
+    version = staged.version
+    name = f"{number:06}-{uuid.uuid4().hex[:8]}"
+    plan = f"{versions.PLANS}/plan-{name}.json"
+
+    def copies(files: tuple[PublishedFile, ...]) -> list[dict[str, object]]:
+        result = []
+        for file in files:
+            copy = replace(file, name=renumbered_file(file.name, number, uuid.uuid4().hex[:8]))
+            target = f"{versions.STAGED}/{name}/{copy.plain_name}"
+            folders.staging.place(folders.staging, version.staged_name(file), target)
+            result.append(asdict(copy))
+        return result
+
+    try:
+        body = {
+            **version.body,
+            "number": number,
+            "staged": name,
+            "plan": plan,
+            "files": copies(version.files),
+            "quarantine": copies(version.quarantine),
+            "report": {**version.body["report"], "published_version": number},
+        }
+        folders.metadata.place(folders.metadata, version.plan, plan)
+    except FileNotFoundError as e:
+        raise _gone(folders, str(e)) from e
+    put_marker(folders, name)
+    return body
+
+
+def _confirm_columns(folders: SliceFolders, staged: StagedVersion, known: ColumnAgreement | None) -> None:
+    """:raises UnusableError: when another slice published other columns since this version was staged."""
+    try:
+        ColumnAgreement.read(table_metadata(folders), known).agree(
+            staged.slice_key, staged.columns, accepts_change=staged.accepts_change, is_published=True
+        )
+    except ColumnsChangedError as e:
+        raise OtherColumnsError(
+            f"another slice of the table was published with other columns meanwhile: {e}. Run the slice "
+            "again: its finished rows are kept"
+        ) from e

@@ -1,0 +1,319 @@
+"""A staged version waits with nobody alive, and is published once or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.__main__ import main
+from airflow_provider_raydatallm.processor.publish.commit import (
+    PublishedByOthersError,
+    SupersededError,
+    UnusableError,
+    commit,
+    commit_for_people,
+    discard,
+    discard_for_people,
+    get_staged,
+)
+from airflow_provider_raydatallm.processor.slice_run import stage_slice
+from airflow_provider_raydatallm.processor.storage import documents
+from airflow_provider_raydatallm.processor.store import garbage, versions
+from airflow_provider_raydatallm.processor.store.staged_versions import (
+    StagedVersion,
+    StagedVersionError,
+    document_name,
+    staged_names,
+)
+from tests.support.in_process import InProcess, answer_fixed, changed, job_of
+from tests.support.in_process import run_in_process as run
+from tests.support.slice_files import answers, checkpoint_folders, files_below, folders_of, metadata, newest
+
+ROWS = 30
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> SliceJob:
+    names = [f"n{i}" for i in range(ROWS)]
+    pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")
+    return job_of(
+        input_path=f"{tmp_path}/in.parquet",
+        output_path=f"{tmp_path}/out",
+        rerun__on_config_change="recompute",
+    )
+
+
+def asked(job: SliceJob, text: str) -> SliceJob:
+    return changed(job, prompt=f"{{name}} {text}")
+
+
+def stage(job: SliceJob, cluster: InProcess | None = None, **more: Any) -> StagedVersion:
+    staged = stage_slice(job, lambda progress: None, cluster or InProcess(), **more)
+    assert isinstance(staged, StagedVersion)
+    return staged
+
+
+def void(job: SliceJob) -> None:
+    folders = folders_of(job)
+    number = versions.Commits.list(folders.metadata).next_number
+    assert versions.void(folders.metadata, number, "a test")
+
+
+def all_files(job: SliceJob) -> dict[str, bytes]:
+    root = Path(job.slice_path).parent.parent
+    return {str(p): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+
+
+def test_staged_version_is_published_as_it_was_staged(job: SliceJob) -> None:
+    cluster = InProcess()
+    staged = stage(job, cluster)
+    assert not Path(job.slice_path).exists()
+    assert cluster.answered == ROWS
+    version = commit_for_people(job, None)
+    assert answers(job) == [f"n{i}" for i in range(ROWS)]
+    known_at_commit = ("published_at", "provider_version", "staged_version", "format")
+    body = {k: v for k, v in newest(job).body.items() if k not in known_at_commit}
+    assert body == json.loads(json.dumps(staged.body["commit"]))
+    assert (version.number, newest(job).number) == (1, 1)
+    assert checkpoint_folders(job) == []
+    assert staged_names(folders_of(job).metadata) == []
+    assert not (metadata(job) / "lease").exists()
+    assert run(job, cluster).outcome == "unchanged"
+    assert cluster.answered == ROWS
+
+
+def test_later_run_publishes_what_is_staged_and_answers_nothing(job: SliceJob) -> None:
+    staged = stage(job)
+    cluster = InProcess()
+    report = run(job, cluster)
+    assert (report.outcome, report.counts.succeeded, cluster.answered) == ("published", ROWS, 0)
+    assert newest(job).body["staged_version"] == staged.name
+    assert staged_names(folders_of(job).metadata) == []
+    assert checkpoint_folders(job) == []
+
+
+def test_run_that_only_stages_finds_what_is_staged(job: SliceJob) -> None:
+    cluster = InProcess()
+    assert stage(job) == stage(job, cluster)
+    assert cluster.answered == 0
+
+
+def test_staged_version_is_published_once_whoever_is_late(job: SliceJob) -> None:
+    staged = stage(job)
+    late = get_staged(folders_of(job), staged.name)
+    commit(folders_of(job), staged)
+    with pytest.raises(PublishedByOthersError, match="as version 1"):
+        commit(folders_of(job), late)
+    with pytest.raises(StagedVersionError, match="was published already, as version 1"):
+        commit_for_people(job, staged.name)
+    with pytest.raises(StagedVersionError, match="nothing is discarded"):
+        discard(folders_of(job), late)
+    run(asked(job, "new"))
+    with pytest.raises(PublishedByOthersError, match="as version 1"):
+        commit(folders_of(job), late)
+    assert versions.Commits.list(folders_of(job).metadata).numbers == (1, 2)
+    assert answers(job)[0] == "n0 new"
+
+
+@pytest.mark.parametrize("voids", [1, 2])
+def test_number_that_was_used_up_by_a_void_is_followed_by_the_next(job: SliceJob, voids: int) -> None:
+    run(asked(job, "first"))
+    staged = stage(job)
+    for _ in range(voids):
+        void(job)
+    assert commit_for_people(job, staged.name).number == staged.number + voids
+    assert newest(job).body["report"]["published_version"] == staged.number + voids
+    assert answers(job) == [f"n{i}" for i in range(ROWS)]
+    assert files_below(metadata(job) / "staged") == {newest(job).marker.removeprefix("staged/")}
+    assert run(job).outcome == "unchanged"
+
+
+def test_version_whose_base_was_replaced_is_refused_and_can_be_discarded(job: SliceJob) -> None:
+    run(asked(job, "first"))
+    staged = stage(job)
+    late = get_staged(folders_of(job), staged.name)
+    run(asked(job, "other"))
+    with pytest.raises(StagedVersionError, match="published since"):
+        commit_for_people(job, staged.name)
+    with pytest.raises(SupersededError):
+        commit(folders_of(job), late)
+    assert answers(job)[0] == "n0 other"
+    assert staged_names(folders_of(job).metadata) == [staged.name]
+    commits = files_below(metadata(job) / "commits")
+    assert discard_for_people(job, None) == staged.name
+    assert staged_names(folders_of(job).metadata) == []
+    assert files_below(metadata(job) / "commits") == commits  # no void: nobody could commit it
+    assert answers(job)[0] == "n0 other"
+
+
+def test_of_two_staged_versions_one_is_published(job: SliceJob) -> None:
+    first, second = stage(job), stage(asked(job, "new"))
+    commit_for_people(job, second.name)
+    with pytest.raises(StagedVersionError):
+        commit_for_people(job, first.name)
+    assert answers(job)[0] == "n0 new"
+
+
+def test_discarded_version_is_published_by_nobody_who_read_it_before(job: SliceJob) -> None:
+    staged = stage(job)
+    discard(folders_of(job), staged)
+    with pytest.raises(UnusableError):
+        commit(folders_of(job), staged)
+    assert versions.newest_version(folders_of(job).metadata) is None
+    assert files_below(metadata(job) / "staged") == set()
+    cluster = InProcess()
+    assert (run(job, cluster).published_version, cluster.answered) == (2, 0)
+
+
+def test_discard_between_the_copies_and_the_commit_wins(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copies for another number are there, and the document is gone when it is looked at."""
+    staged = stage(job)
+    void(job)
+    copy = "airflow_provider_raydatallm.processor.publish.commit._copy"
+    from airflow_provider_raydatallm.processor.publish import commit as module
+
+    original = module._copy
+
+    def then_discarded(*args: Any) -> Any:
+        copied = original(*args)
+        discard(folders_of(job), staged)
+        return copied
+
+    monkeypatch.setattr(copy, then_discarded)
+    with pytest.raises(UnusableError, match="discarded meanwhile"):
+        commit(folders_of(job), staged)
+    assert versions.newest_version(folders_of(job).metadata) is None
+
+
+def edit(path: Path, change: Callable[[Any], None]) -> None:
+    """As somebody who also makes the checksum right."""
+    body = json.loads(path.read_text())["body"]
+    change(body)
+    path.write_bytes(documents.encode(body))
+
+
+@pytest.mark.parametrize(
+    "fault", ["edited", "older format", "newer format", "another table", "files gone", "cut"]
+)
+def test_staged_version_that_is_not_as_it_was_staged_is_refused(job: SliceJob, fault: str) -> None:
+    run(asked(job, "first"))
+    staged = stage(job)
+    path = metadata(job) / document_name(staged.name)
+    match fault:
+        case "edited":
+            path.write_text(path.read_text().replace('"rows": 30', '"rows": 31'))
+            says = "was edited"
+        case "older format":
+            edit(path, lambda body: body.update(format=0))
+            says = "of format 0, .* run the slice again"
+        case "newer format":
+            edit(path, lambda body: body.update(format=99))
+            says = "of format 99, .* upgrade the provider"
+        case "another table":
+            edit(path, lambda body: body.update(table=f"{job.slice_path}-b"))
+            says = "was staged for .*-b, and this slice"
+        case "files gone":
+            (metadata(job) / "staged" / staged.name / staged.version.files[0].plain_name).unlink()
+            says = "is gone: the staged version"
+        case _:
+            path.write_bytes(path.read_bytes()[:100])
+            says = "is damaged"
+    before = all_files(job)
+    with pytest.raises(StagedVersionError, match=says):
+        commit_for_people(job, staged.name)
+    assert all_files(job) == before
+    assert answers(job)[0] == "n0 first"
+    cluster = InProcess()
+    assert (run(job, cluster).outcome, cluster.answered) == ("published", 0)
+    assert answers(job) == [f"n{i}" for i in range(ROWS)]
+
+
+def test_document_under_another_name_is_refused(job: SliceJob) -> None:
+    staged = stage(job)
+    path = metadata(job) / document_name(staged.name)
+    path.rename(path.with_name("staged-000001-0123abcd.json"))
+    with pytest.raises(StagedVersionError, match=f"it is that of '{staged.name}'"):
+        commit_for_people(job, None)
+
+
+def test_run_of_another_question_leaves_a_staged_version_alone(job: SliceJob) -> None:
+    run(asked(job, "first"))
+    staged = stage(changed(job, rerun__force=True), InProcess(answer=answer_fixed))
+    void(job)
+    cluster = InProcess()
+    assert run(asked(job, "first"), cluster).outcome == "unchanged"
+    assert commit_for_people(job, staged.name).number == 3
+
+
+def age(job: SliceJob, days: float) -> None:
+    then = time.time() - days * 86400
+    for path in metadata(job).rglob("*"):
+        os.utime(path, (then, then))
+
+
+def collect(job: SliceJob, days: float = 7) -> int:
+    found = garbage.find_leftovers(job, days, stale_seconds=0.2)
+    for one in found:
+        garbage.remove_leftovers(one.folders, days)
+    return len(found)
+
+
+def test_gc_leaves_a_staged_version_its_files_and_rows_until_it_is_too_old(job: SliceJob) -> None:
+    staged = stage(job)
+    age(job, 8)
+    assert collect(job) == 0
+    (metadata(job) / "checkpoint" / "0123456789abcdef").mkdir()
+    (metadata(job) / "checkpoint" / "0123456789abcdef" / "x").touch()
+    age(job, 8)
+    assert collect(job) == 1  # of another run: the slot is void, and the staged version is whole
+    assert len(checkpoint_folders(job)) == 1
+    assert commit_for_people(job, staged.name).number == 2
+    assert answers(job) == [f"n{i}" for i in range(ROWS)]
+
+
+def test_gc_removes_a_staged_version_that_is_too_old(job: SliceJob) -> None:
+    staged = stage(job, keep_days=30)
+    age(job, 31)
+    assert collect(job) == 1
+    with pytest.raises(StagedVersionError):
+        commit(folders_of(job), staged)
+    assert files_below(metadata(job) / "staged") == set()
+    assert staged_names(folders_of(job).metadata) == []
+    assert checkpoint_folders(job) == []
+    assert versions.newest_version(folders_of(job).metadata) is None
+
+
+def test_commands_list_commit_and_discard(
+    job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spec = tmp_path / "spec.json"
+    spec.write_text(job.model_dump_json())
+
+    def said(*command: str) -> tuple[int, str]:
+        code = main([command[0], str(spec), *command[1:]])
+        printed = capsys.readouterr()
+        return code, printed.out + printed.err
+
+    first, second = stage(job), stage(asked(job, "new"))
+    code, text = said("versions")
+    assert code == 0
+    assert f"staged {first.name}" in text
+    [*_, entry] = json.loads(said("versions", "--json")[1])
+    assert (entry["version"], entry["rows"], entry["problem"]) == (None, ROWS, None)
+    code, text = said("commit")
+    assert (code, "Name one of them" in text) == (1, True)
+    assert said("discard", second.name, "--json") == (0, json.dumps({"discarded": second.name}) + "\n")
+    assert said("commit", first.name)[1] == f"{first.name} is published, as version 2\n"
+    assert said("commit", first.name)[0] == 1
+    assert said("discard", "000009-0123abcd")[0] == 1

@@ -230,7 +230,7 @@ class VersionBuild:
             self.before_commit()
         lease.check()
         try:
-            version = commit(self.folders, staged, known)
+            version = commit(self.folders, staged, known, lease.epoch)
         except SupersededError as e:
             if not staged.is_held:
                 discard(self.folders, staged)

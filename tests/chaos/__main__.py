@@ -24,7 +24,7 @@ from tests.chaos.on_shared import OnShared, shared_trials
 from tests.chaos.processes import Processes
 from tests.chaos.storage import S3
 from tests.chaos.table import table
-from tests.chaos.trials import Trial, process_trials
+from tests.chaos.trials import Trial, process_trials, staged_trials
 
 _SAY_SECONDS = 15.0
 
@@ -33,9 +33,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument(
-        "--modes", default="processes,ray,vllm,shared", help="of processes, ray, vllm, shared"
+        "--modes",
+        default="processes,staged,ray,vllm,shared",
+        help="of processes, staged, ray, vllm, shared",
     )
     parser.add_argument("--processes", type=int, default=1000, metavar="N", help="slices in plain processes")
+    parser.add_argument("--staged", type=int, default=200, metavar="N", help="staged versions")
     parser.add_argument("--storage", default="disk,s3", help="of the slices in plain processes")
     parser.add_argument("--ray", type=int, default=60, metavar="N", help="kills on Ray with a stub engine")
     parser.add_argument("--pauses", type=int, default=16, metavar="N", help="pauses on Ray, of mode ray")
@@ -47,9 +50,13 @@ def main() -> int:
     journal = Journal(args.seed, fresh=args.fresh)
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     ids: list[str] = []
-    if "processes" in args.modes.split(","):
-        storages = args.storage.split(",")
-        trials = [t for t in process_trials(args.seed, args.processes) if t.storage in storages]
+    modes, storages = args.modes.split(","), args.storage.split(",")
+    plain = [
+        *(process_trials(args.seed, args.processes) if "processes" in modes else ()),
+        *(staged_trials(args.seed, args.staged) if "staged" in modes else ()),
+    ]
+    if plain:
+        trials = [t for t in plain if t.storage in storages]
         ids += [t.id for t in trials]
         _run_processes(trials, args.seed, folder, journal, args.only)
     on_ray = [

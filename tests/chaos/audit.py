@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     number_of_plan,
     number_of_staged,
 )
+from airflow_provider_raydatallm.processor.store.staged_versions import STAGED_VERSIONS
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     PublishedFile,
@@ -250,7 +251,8 @@ def _check_metadata(
         plan = number_of_plan(name)
         if plan == version.number:
             continue  # of a run that died before its commit: it goes with the next version
-        is_run = name.startswith((f"{versions.CHECKPOINT}/", "lease/")) or name == versions.PROGRESS
+        of_runs = (f"{versions.CHECKPOINT}/", "lease/", f"{STAGED_VERSIONS}/")
+        is_run = name.startswith(of_runs) or name == versions.PROGRESS
         # What no reader takes for data and no later run takes for its own is litter.
         is_late = staged is not None or plan is not None or name.startswith(f"{versions.COMMITS}/complete-")
         if is_run or is_late or "_tmp-" in name:

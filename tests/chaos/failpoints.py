@@ -70,7 +70,7 @@ _LOOKS = ((Commits, "list", "look at the commits"), (reconcile.Shown, "list", "l
 WITHOUT_MIDDLE = {
     "removal of _SUCCESS", "release", "removal of an older file", "removal of old lease",
     "removal by the fence", "removal of staged data", "removal of what was kept",
-    *(step for *_, step in _LOOKS),
+    "removal of the document", *(step for *_, step in _LOOKS),
 }  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from tests.chaos import changes, kills, pauses, polling
+from tests.chaos import changes, holds, kills, pauses, polling
 from tests.chaos.life import Life, NotMetError, Outcome
 from tests.chaos.storage import S3, remove
 from tests.chaos.trials import Kind, Trial
@@ -18,10 +18,19 @@ _LIVES: dict[Kind, Callable[[Life], None]] = {
     "dialect": kills.in_a_dialect, "zombie": pauses.zombie, "two zombies": pauses.two_zombies,
     "late removal": pauses.late_removal, "gc": pauses.gc, "rule": changes.rule,
     "X, Y, X": changes.there_and_back, "swapped input": changes.swapped_input,
-    "readers": polling.beside_readers,
+    "readers": polling.beside_readers, "staged": holds.staged,
 }  # fmt: skip
 #: Kinds in which nobody who was stopped wakes up: what is left behind then stays for good.
-_TIDY = {"step", "instant", "two at once", "storage dies", "storage misbehaves", "X, Y, X", "readers"}
+_TIDY = {
+    "step",
+    "instant",
+    "two at once",
+    "storage dies",
+    "storage misbehaves",
+    "X, Y, X",
+    "readers",
+    "staged",
+}
 
 
 class Processes:

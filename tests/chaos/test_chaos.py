@@ -19,11 +19,13 @@ from tests.chaos.trials import (
     DIALECTS,
     RECONCILE,
     RULES,
+    STAGED,
     STEPS,
     STORAGES,
     WAKINGS,
     Storage,
     Trial,
+    staged_trials,
     stop_at,
 )
 from tests.support.marks import long
@@ -154,6 +156,12 @@ def test_pause_between_steps_of_showing_a_version_harms_nothing(processes: Proce
 def test_gc_takes_no_row(processes: Processes, variant: str) -> None:
     points = (stop_at("commit", "before"),) if "stopped" in variant else ()
     assert_clean(processes.run(Trial("gc", "gc", "disk", "recompute", points, variant=variant)))
+
+
+@pytest.mark.parametrize("variant", STAGED)
+def test_staged_version_is_published_once_or_not_at_all(processes: Processes, variant: str) -> None:
+    trial = next(t for t in staged_trials(SEED, 60) if t.variant == variant and t.storage == "disk")
+    assert_clean(processes.run(trial))
 
 
 @pytest.mark.parametrize(

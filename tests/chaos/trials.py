@@ -17,7 +17,7 @@ Storage = Literal["disk", "s3"]
 STORAGES: tuple[Storage, ...] = ("disk", "s3")
 Kind = Literal[
     "step", "instant", "two at once", "zombie", "two zombies", "gc", "rule", "X, Y, X", "late removal",
-    "dialect", "readers", "swapped input", "storage dies", "storage misbehaves",
+    "dialect", "readers", "swapped input", "storage dies", "storage misbehaves", "staged",
 ]  # fmt: skip
 
 _ANY = [n for n in SCENARIOS if n != "forced"]
@@ -31,7 +31,8 @@ STEPS: dict[str, list[str]] = {
     "lease": _ANY, "beat": _ANY, "plan": _ANY, "fragment": _ANY, "failed fragment": _FAILING,
     "carried-over fragment": _TAKING_OVER, "carried-over mark": _TAKING_OVER, "progress": _ANY,
     "staged part": _ALL, "staged quarantine": _FAILING, "plan of the version": _ALL, "staged marker": _ALL,
-    "commit": _ALL, "look at the commits": _ALL, "kept copy": _KEEPING, "removal by the fence": _REPLACING,
+    "document": _ALL, "commit": _ALL, "removal of the document": _ALL, "look at the commits": _ALL,
+    "kept copy": _KEEPING, "removal by the fence": _REPLACING,
     "look at the folders": _ALL, "removal of _SUCCESS": _REPLACING, "removal of an older file": _REPLACING,
     "placing a file": _ALL, "placing _SUCCESS": _ALL, "removal of staged data": _ALL, "report": _ALL,
     "complete mark": _ALL, "removal of what was kept": _REPLACING, "removal of checkpoint": _ALL,
@@ -198,6 +199,35 @@ def special_trials(seed: int, count: int) -> Iterator[Trial]:
             yield Trial(id, kind, storage, rng.choice(["new", "parts", "recompute", "failing"]))
         else:
             yield Trial(id, kind, "s3", rng.choice(_ANY))
+
+
+#: What becomes of a staged version, and the steps at which who does it is struck.
+STAGED: dict[str, list[str]] = {
+    "commit": ["commit", *RECONCILE, "removal of the document", "removal of checkpoint"],
+    "run": ["commit", *RECONCILE, "removal of the document"],
+    "discard": ["removal of the document", "commit", "removal of staged data"],
+    "commit, late": ["commit", "look at the commits", "placing a file", "removal of the document"],
+    "commit beside gc": ["commit", "look at the commits", "placing a file"],
+    "discarded before a late commit": ["commit"],
+}
+_STAGING = ["staged part", "plan of the version", "staged marker", "document"]
+
+
+def staged_trials(seed: int, count: int) -> Iterator[Trial]:
+    """A run is killed while it stages a version, then whoever commits or discards it is struck."""
+    for index in range(count):
+        rng = random.Random(f"{seed} staged {index}")
+        variant = list(STAGED)[index % len(STAGED)]
+        scenario = rng.choice(["new", "parts", "failing", "recompute", "recompute parts", "extend", "retry"])
+        staging = _point(rng, rng.choice(_STAGING), rng.choice(_WHENS))
+        steps = [s for s in STAGED[variant] if scenario in STEPS[s]]
+        step, when = rng.choice(steps), rng.choice(("before", "after"))
+        stops = variant not in ("commit", "run", "discard")
+        late = "before" if variant.startswith("discarded") else when
+        point = stop_at(step, late) if stops else FailPoint(step, when)
+        yield Trial(
+            f"h{index:04}", "staged", STORAGES[index % 7 == 6], scenario, (staging, point), variant=variant
+        )
 
 
 #: Not met for sure by a slice of few rows on a store that is slow.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 
@@ -20,10 +20,11 @@ from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import slice_run
 from airflow_provider_raydatallm.processor.metrics import progress
-from airflow_provider_raydatallm.processor.publish import reconcile
+from airflow_provider_raydatallm.processor.publish import commit, reconcile
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import garbage, lease, published, versions
+from airflow_provider_raydatallm.processor.store.staged_versions import StagedVersion
 from tests.chaos import audit, failpoints, storage
 from tests.chaos.failpoints import FailPoint
 from tests.chaos.slices import NUMBERS, QUESTIONS, Slice
@@ -50,7 +51,8 @@ class Place:
 class How:
     """How one process answers: where it is struck, how long each batch takes, when it begins (epoch
     seconds), after how many seconds its holder is taken for dead; and a file that it makes when it waits for
-    another run, and that it waits for before it answers."""
+    another run, and that it waits for before it answers. `act`: whether it runs the slice, stages it only, or
+    commits or discards the version that is `staged`."""
 
     points: tuple[FailPoint, ...] = ()
     batch_seconds: float = 0.0
@@ -59,6 +61,8 @@ class How:
     stale: float = 0.3
     meet: str = ""
     sabotage: str = ""
+    act: Literal["run", "stage", "commit", "discard"] = "run"
+    staged: str | None = None
 
 
 def use(place: Place) -> None:
@@ -113,7 +117,18 @@ def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
         progress._EXPORT_SECONDS = 0.01
     failpoints.install(*how.points)
     time.sleep(max(0.0, how.begin - time.time()))
-    report = slice_run.run_slice(place.slice.job(**change), told, cluster)
+    job = place.slice.job(**change)
+    if how.act == "commit":
+        version = commit.commit_for_people(job, how.staged)
+        return {"outcome": "published", "answered": 0, "version": version.number}
+    if how.act == "discard":
+        return {"outcome": "discarded", "answered": 0, "name": commit.discard_for_people(job, how.staged)}
+    if how.act == "stage":
+        staged = slice_run.stage_slice(job, told, cluster)
+        if isinstance(staged, StagedVersion):
+            return {"outcome": "staged", "answered": cluster.answered, "name": staged.name}
+        return {"outcome": staged.outcome, "answered": cluster.answered}
+    report = slice_run.run_slice(job, told, cluster)
     return {
         "outcome": report.outcome, "answered": cluster.answered, "version": report.published_version,
     }  # fmt: skip
@@ -124,7 +139,7 @@ def collect(place: Place, days: float, stale: float) -> int:
     use(place)
     leftovers = garbage.find_leftovers(place.slice.job(), days, stale)
     for found in leftovers:
-        garbage.remove_leftovers(found.folders)
+        garbage.remove_leftovers(found.folders, days)
     return len(leftovers)
 
 
@@ -149,6 +164,13 @@ def published_question(place: Place) -> int | None:
         return None
     of = {fingerprint(place.slice.job(question=q)): q for q in range(len(QUESTIONS))}
     return of[version.fingerprint]
+
+
+def newest_number(place: Place) -> int:
+    """The number of the newest version; 0 for none."""
+    use(place)
+    version = versions.newest_version(Store(place.slice.job().paths.metadata))
+    return version.number if version is not None else 0
 
 
 def inspect(place: Place, question: int | None = None, keep_at: str = "") -> dict[str, Any]:

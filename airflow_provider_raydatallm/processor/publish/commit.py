@@ -29,7 +29,7 @@ from airflow_provider_raydatallm.processor.store.column_agreement import (
     table_metadata,
 )
 from airflow_provider_raydatallm.processor.store.file_names import renumbered_file
-from airflow_provider_raydatallm.processor.store.leftovers import remove_run_files
+from airflow_provider_raydatallm.processor.store.leftovers import remove_released_lease, remove_run_files
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
@@ -85,6 +85,7 @@ def commit_for_people(job: SliceJob, name: str | None) -> Version:
     newest = versions.newest_version(folders.metadata)
     if newest is not None and newest.number == version.number:
         remove_run_files(folders.metadata, newest)
+        remove_released_lease(folders.metadata)
     return version
 
 
@@ -161,9 +162,12 @@ def get_staged(folders: SliceFolders, name: str | None) -> StagedVersion:
     )
 
 
-def commit(folders: SliceFolders, staged: StagedVersion, known: ColumnAgreement | None = None) -> Version:
+def commit(
+    folders: SliceFolders, staged: StagedVersion, known: ColumnAgreement | None = None, epoch: int = 0
+) -> Version:
     """Publishes a staged version and has the table show it.
 
+    :param epoch: of the lease of the run that publishes it: the next one's is higher.
     :param known: the table's columns, as a process knows them that has just staged this version.
     :raises PublishedByOthersError: when somebody else published it.
     :raises SupersededError: when another version was published since it was staged.
@@ -172,12 +176,12 @@ def commit(folders: SliceFolders, staged: StagedVersion, known: ColumnAgreement 
     if known is None:
         _check_files(folders, staged)
     _confirm_columns(folders, staged, known)
-    version = _put(folders, staged, staged.number) if known is not None else None
+    version = _put(folders, staged, staged.number, epoch) if known is not None else None
     others = None
     while version is None and others is None:
         others = find_published(folders, staged.name, staged.follows)
         if others is None:
-            version = _put(folders, staged, _next_number(folders, staged))
+            version = _put(folders, staged, _next_number(folders, staged), epoch)
     reconcile(folders)
     if staged.is_held:  # those of runs go with whatever is published
         remove_document(folders.metadata, staged.name)
@@ -285,7 +289,7 @@ def _create(folders: SliceFolders, number: int, body: Mapping[str, object]) -> V
     return Version(number, decided) if versions.create_commit(folders.metadata, number, decided) else None
 
 
-def _put(folders: SliceFolders, staged: StagedVersion, number: int) -> Version | None:
+def _put(folders: SliceFolders, staged: StagedVersion, number: int, epoch: int) -> Version | None:
     """Commits it under a number. Returns None when that is taken.
 
     :raises UnusableError: when its files or its document are gone.
@@ -294,7 +298,8 @@ def _put(folders: SliceFolders, staged: StagedVersion, number: int) -> Version |
     # After the number was chosen: who discards it uses the open number up after that.
     if number != staged.number and read_staged(folders, staged.name) is None:
         raise UnusableError(f"{staged.name} of {folders.table.url} was discarded meanwhile")
-    return _create(folders, number, {**body, "staged_version": staged.name})
+    epoch = max(epoch, staged.version.epoch)
+    return _create(folders, number, {**body, "epoch": epoch, "staged_version": staged.name})
 
 
 def _next_number(folders: SliceFolders, staged: StagedVersion) -> int:

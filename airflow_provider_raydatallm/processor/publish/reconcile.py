@@ -32,6 +32,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
 )
 from airflow_provider_raydatallm.processor.store.shown import DamagedVersionError, Shown
 from airflow_provider_raydatallm.processor.store.staged_versions import (
+    STAGED_VERSIONS,
     read_staged,
     remove_document,
     staged_names,
@@ -244,8 +245,9 @@ def _complete(folders: SliceFolders, version: Version, kept: Sequence[Version]) 
     for staged in Commits.list(metadata).complete:
         if (number_of_staged(staged) or 0) < version.number:
             metadata.remove_file(versions.complete_name(staged))
-    for folder in (versions.COMMITS, versions.PLANS, ""):
+    for folder in (versions.COMMITS, versions.PLANS, STAGED_VERSIONS, ""):
         metadata.remove_scratch(folder)
+    metadata.remove_empty(STAGED_VERSIONS)
     metadata.put(versions.complete_name(version.staged), b"")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store.lease import remove_leases
+from airflow_provider_raydatallm.processor.store.lease import read_holder, remove_leases
 from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, PROGRESS, Version
 
 #: A question that is asked again after a version: its number.
@@ -16,6 +16,13 @@ def remove_run_files(store: Store, version: Version) -> None:
     """Removes the checkpoints and leases that a version, the newest one, makes useless."""
     remove_checkpoints(store, version)
     remove_leases(store, version.epoch)
+
+
+def remove_released_lease(store: Store) -> None:
+    """Removes the lease that the last run has released, if it left no rows: those carry the lease's epoch."""
+    holder = read_holder(store, released=True)
+    if holder is not None and holder.released and not store.names(CHECKPOINT):
+        remove_leases(store, holder.epoch)
 
 
 def remove_checkpoints(store: Store, version: Version) -> None:

@@ -132,15 +132,6 @@ LONG = [
     staged("a staged version and its plan beside gc", hold(X), COMMIT, GC, plans=True),
     staged("a staged version, a command, discarded and gc", hold(X), COMMIT, DISCARD, GC),
     staged("a staged version, a run, discarded and a command", hold(X), Y, COMMIT, DISCARD),
-    staged(
-        "a staged version, quarantine and kept versions",
-        hold(fail_rows(keep(X))),
-        fail_rows(keep(Y)),
-        COMMIT,
-        DISCARD,
-    ),
-    staged("a staged version that replaces one", X, hold(Y), Actor("commit", "y"), GC),
-    staged("a staged version, quarantined rows again", X, hold(RETRY), RETRY, rows=1),
 ]
 
 

@@ -121,8 +121,9 @@ def _check_auth_file(label: str, file: Path) -> None:
     if not any(file.resolve().is_relative_to(folder.resolve()) for folder in folders):
         raise RayConnectionError(
             f"{label}: auth_file {str(file)!r} is not in {' or '.join(map(str, folders))}, and a connection "
-            "must not have other files sent to its host: put it there, or set [ray_llm] token_folder on the "
-            "Airflow workers and triggerers to the folder of token files"
+            "must not have other files sent to its host",
+            advice="Put it there, or set [ray_llm] token_folder on the Airflow workers and triggerers to the "
+            "folder of token files",
         )
     try:
         status = file.stat()
@@ -133,8 +134,8 @@ def _check_auth_file(label: str, file: Path) -> None:
     if not stat.S_ISREG(status.st_mode) or status.st_mode & others:
         raise RayConnectionError(
             f"{label}: auth_file {str(file)!r} is not a file that only its owner can read (its mode is "
-            f"{stat.S_IMODE(status.st_mode):04o}): run `chmod 600` on it, or set defaultMode: 0400 for a "
-            "secret of Kubernetes"
+            f"{stat.S_IMODE(status.st_mode):04o})",
+            advice="Run `chmod 600` on it, or set defaultMode: 0400 for a secret of Kubernetes",
         )
 
 
@@ -143,11 +144,13 @@ def _read_file(label: str, name: str, path: str) -> Token:
         value = Path(path).read_text("utf-8", errors="replace").strip()
     except OSError as e:
         raise RayConnectionError(
-            f"{label}: {name} {path!r} cannot be read ({e.strerror}): write the path of a file with the "
-            "cluster's token that every Airflow worker can read"
+            f"{label}: {name} {path!r} cannot be read ({e.strerror})",
+            advice="Write the path of a file with the cluster's token that every Airflow worker can read",
         ) from e
     if not value:
-        raise RayConnectionError(f"{label}: {name} {path!r} is empty: write the cluster's token into it")
+        raise RayConnectionError(
+            f"{label}: {name} {path!r} is empty", advice="Write the cluster's token into it"
+        )
     return _checked(label, value, f"{name} {path!r}")
 
 

@@ -88,19 +88,23 @@ class RaySettings:
         label = f"connection {connection.conn_id!r}"
         extra = _Extra(label, _masked_extra(label, connection))
         if connection.conn_type not in ("ray", "", None):
-            raise RayConnectionError(f"{label} is of type {connection.conn_type!r}: write 'ray'")
+            raise RayConnectionError(f"{label} is of type {connection.conn_type!r}", advice="Write 'ray'")
         if unknown := sorted(set(extra.values) - EXTRAS):
             raise RayConnectionError(
-                f"{label}: unknown extra {unknown[0]!r}: known are {', '.join(sorted(EXTRAS))}"
+                f"{label}: unknown extra {unknown[0]!r}", advice=f"Known are {', '.join(sorted(EXTRAS))}"
             )
         if token := (connection.password or "").strip() or None:
             check_token(f"{label}: its password", token)
         auth_file = extra.path("auth_file")
         if token and auth_file:
-            raise RayConnectionError(f"{label} has both a password and an auth_file: keep one of them")
+            raise RayConnectionError(
+                f"{label} has both a password and an auth_file", advice="Keep one of them"
+            )
         client_key, client_cert = extra.path("client_key"), extra.path("client_cert")
         if client_key and not client_cert:
-            raise RayConnectionError(f"{label} has a client_key but no client_cert: set the certificate too")
+            raise RayConnectionError(
+                f"{label} has a client_key but no client_cert", advice="Set the certificate too"
+            )
         dashboard_url = extra.text("dashboard_url")
         address = _address(label, connection)
         return cls(
@@ -140,7 +144,9 @@ def _masked_extra(label: str, connection: Connection) -> dict[str, Any]:
     try:
         extra = json.loads(connection.extra or "{}")
     except (ValueError, RecursionError) as e:
-        raise RayConnectionError(f"{label}: extra is not valid JSON ({e}): write a JSON object") from None
+        raise RayConnectionError(
+            f"{label}: extra is not valid JSON ({e})", advice="Write a JSON object"
+        ) from None
     if not isinstance(extra, dict):
         mask_all(extra)
         raise RayConnectionError(f"{label}: extra must be a JSON object, got a {type(extra).__name__}")
@@ -153,8 +159,8 @@ def check_token(what: str, token: str) -> None:
     """:raises RayConnectionError: when HTTP cannot send it; httpx would show it in its error."""
     if not re.fullmatch(r"[!-~]+", token):
         raise RayConnectionError(
-            f"{what} is not a valid token: it holds spaces, line breaks or other invalid characters. "
-            "Write the cluster's token alone (`ray get-auth-token` prints it), without 'Bearer'"
+            f"{what} is not a valid token: it holds spaces, line breaks or other invalid characters",
+            advice="Write the cluster's token alone (`ray get-auth-token` prints it), without 'Bearer'",
         )
 
 
@@ -176,8 +182,8 @@ class _Extra:
         if path and not path.startswith("/"):
             mask_all(path)  # and not shown: it may be the file's content
             raise RayConnectionError(
-                f"{self.label}: {name} must be an absolute path on the Airflow workers, such as "
-                f"/run/secrets/{name}"
+                f"{self.label}: {name} must be an absolute path on the Airflow workers",
+                advice=f"Write one such as /run/secrets/{name}",
             )
         return path
 
@@ -189,8 +195,8 @@ class _Extra:
             verify = {"true": True, "false": False}.get(verify, verify)
         if not isinstance(verify, bool):
             raise RayConnectionError(
-                f"{self.label}: verify must be true or false, got {verify!r}; the path of a CA goes into "
-                "ca_file"
+                f"{self.label}: verify must be true or false, got {verify!r}",
+                advice="The path of a CA goes into ca_file",
             )
         return verify
 
@@ -224,17 +230,18 @@ class _Extra:
         for name, value in headers.items():
             if not _HEADER_NAME.fullmatch(name):
                 raise RayConnectionError(
-                    f"{where}: {name!r} is not a valid header name: write letters, digits and '-' only"
+                    f"{where}: {name!r} is not a valid header name",
+                    advice="Write letters, digits and '-' only",
                 )
             if not isinstance(value, str):
                 raise RayConnectionError(
-                    f"{where}: the value of {name!r} must be text, got a {type(value).__name__}: write "
-                    "it in quotes"
+                    f"{where}: the value of {name!r} must be text, got a {type(value).__name__}",
+                    advice="Write it in quotes",
                 )
             if not re.fullmatch(r"[ -~\t]*", value.strip()):
                 raise RayConnectionError(
-                    f"{where}: the value of {name!r} holds line breaks or characters that are not ASCII: "
-                    "HTTP cannot send it"
+                    f"{where}: the value of {name!r} holds line breaks or characters that are not ASCII",
+                    advice="HTTP cannot send it: write printable ASCII",
                 )
         return {name: value.strip() for name, value in headers.items()}
 
@@ -242,18 +249,20 @@ class _Extra:
         engines = self.values.get("engines") or {}
         if not isinstance(engines, dict) or not all(isinstance(leaves, dict) for leaves in engines.values()):
             raise RayConnectionError(
-                f"{self.label}: engines must be a JSON object of engine profiles, such as "
-                '{"l4-small": {"accelerator": "L4", "kwargs": {"max_model_len": 4096}}}'
+                f"{self.label}: engines must be a JSON object of engine profiles",
+                advice='Write them as {"l4-small": {"accelerator": "L4", "kwargs": {"max_model_len": 4096}}}',
             )
         for name, leaves in engines.items():
             # What Ray Data LLM's stages take may be templates of its own, such as a chat template.
             if re.search(r"\{\{|\{%", json.dumps({**leaves, "processor": None})):
                 raise RayConnectionError(
-                    f"{self.label}: engines: {name!r} holds a template, which nobody renders: give its value"
+                    f"{self.label}: engines: {name!r} holds a template, which nobody renders",
+                    advice="Give its value",
                 )
             if not is_profile(name):
                 raise RayConnectionError(
-                    f"{self.label}: engines: {name!r} is the name of an engine: give the profile another"
+                    f"{self.label}: engines: {name!r} is the name of an engine",
+                    advice="Give the profile another",
                 )
         return engines
 
@@ -261,7 +270,9 @@ class _Extra:
         proxy = self.text("proxy")
         if proxy and "://" not in proxy:
             shown = without_credentials(proxy)
-            raise RayConnectionError(f"{self.label}: proxy {shown!r} has no scheme: write 'http://{shown}'")
+            raise RayConnectionError(
+                f"{self.label}: proxy {shown!r} has no scheme", advice=f"Write 'http://{shown}'"
+            )
         if proxy:
             _parse_url(f"{self.label}: proxy", proxy, credentials=True)
         return proxy
@@ -276,20 +287,27 @@ def _parse_url(
         parts = urlsplit(url.rstrip("/"))
         _ = parts.port
     except ValueError as e:
-        raise RayConnectionError(f"{what} {shown!r}: {e}: write {example}") from None
+        raise RayConnectionError(f"{what} {shown!r}: {e}", advice=f"Write {example}") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or re.search(r"\s", url):
         raise RayConnectionError(
-            f"{what} {shown!r} is not a web address: write {example} or {example.replace('http:', 'https:')}"
+            f"{what} {shown!r} is not a web address",
+            advice=f"Write {example} or {example.replace('http:', 'https:')}",
         )
     if "@" in parts.netloc and not credentials:
         raise RayConnectionError(
-            f"{what} {shown!r} holds a user or a password: remove them; the cluster's token goes into the "
-            'password, and credentials of a proxy in front of it into headers, such as {"Authorization": '
-            '"Basic ..."}'
+            f"{what} {shown!r} holds a user or a password",
+            advice=(
+                "Remove them",
+                "The cluster's token goes into the password, and credentials of a proxy in front of it into "
+                'headers, such as {"Authorization": "Basic ..."}',
+            ),
         )
     if parts.query or parts.fragment:
         clean = parts._replace(netloc=without_credentials(parts.netloc), query="", fragment="").geturl()
-        raise RayConnectionError(f"{what}: write {clean.rstrip('/')!r}, without what follows '?' or '#'")
+        raise RayConnectionError(
+            f"{what} has a query or a fragment",
+            advice=f"Write {clean.rstrip('/')!r}, without what follows '?' or '#'",
+        )
     return parts
 
 
@@ -308,8 +326,8 @@ def _address(label: str, connection: Connection) -> str:
     host = (connection.host or "").strip()
     if not host:
         raise RayConnectionError(
-            f"{label} has no host: write the Jobs address, such as http://ray-head:8265, or 'local' for an "
-            "embedded Ray"
+            f"{label} has no host",
+            advice="Write the Jobs address, such as http://ray-head:8265, or 'local' for an embedded Ray",
         )
     if host in host_names():
         return host
@@ -320,13 +338,15 @@ def _address(label: str, connection: Connection) -> str:
         shown = without_credentials(host)
         name = re.match(r"\[[\w:.%]+\]|[\w.-]+", shown.removeprefix("ray://"))
         raise RayConnectionError(
-            f"{label}: host {shown!r} is a Ray Client address: write the Jobs address, such as "
-            f"http://{name[0] if name else 'ray-head'}:8265"
+            f"{label}: host {shown!r} is a Ray Client address",
+            advice=f"Write the Jobs address, such as http://{name[0] if name else 'ray-head'}:8265",
         )
     parts = _parse_url(f"{label}: host", host, example="http://HOST:8265")
     if parts.port is None and connection.port:
         port = str(connection.port)
         if not port.isdigit() or not 0 < int(port) < 65536:
-            raise RayConnectionError(f"{label}: port must be 1 to 65535, such as 8265, got {port!r}")
+            raise RayConnectionError(
+                f"{label}: port must be 1 to 65535, got {port!r}", advice="Write one such as 8265"
+            )
         parts = parts._replace(netloc=f"{parts.netloc}:{port}")
     return parts.geturl()

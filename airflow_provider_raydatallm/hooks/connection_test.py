@@ -103,8 +103,8 @@ def _run_without_retries(client: httpx.Client, flow: Flow[T]) -> T:
             return end.value  # type: ignore[no-any-return]
         if not isinstance(step, HttpRequest):
             raise RayUnreachableError(
-                f"the cluster fails for now (HTTP {getattr(response, 'status_code', None)}): it may be "
-                "starting; try again"
+                f"the cluster fails for now (HTTP {getattr(response, 'status_code', None)})",
+                advice="It may be starting: try again",
             )
         response = client.request(step.method, step.path.lstrip("/"), json=step.json, content=step.content)
 
@@ -113,7 +113,7 @@ def _explain_transport_error(error: httpx.TransportError, settings: RaySettings)
     import httpx
 
     if fault := explain_tls_error(error):
-        return fault
+        return str(fault)
     text = f"{type(error).__name__}: {error}"
     if isinstance(error, httpx.ProxyError):
         proxy = without_credentials(settings.proxy) if settings.proxy else "of the environment"

@@ -114,9 +114,11 @@ def _cannot_be_used(label: str, files: dict[str, str | None], error: Exception) 
     set_files = {name: path for name, path in files.items() if path}
     for name, path in set_files.items():
         if fault := pem_fault(path, "PRIVATE KEY" if name == "client_key" else "CERTIFICATE"):
-            return RayConnectionError(f"{label}: {name} {path!r} cannot be used: {fault}")
+            return RayConnectionError(
+                f"{label}: {name} {path!r} cannot be used: {fault.sentence}", advice=fault.advice
+            )
     named = " with ".join(f"{name} {path!r}" for name, path in set_files.items())
     return RayConnectionError(
-        f"{label}: {named} cannot be used: OpenSSL refuses the content ({error}). A key must belong to its "
-        "certificate and have no passphrase"
+        f"{label}: {named} cannot be used: OpenSSL refuses the content ({error})",
+        advice="A key must belong to its certificate and have no passphrase",
     )

@@ -89,8 +89,8 @@ def get_version() -> Flow[str]:
     numbers = tuple(int(n) for n in version.split(".")[:2] if n.isdigit())
     if len(numbers) == 2 and numbers < OLDEST_RAY:
         raise RayClusterUnfitError(
-            f"the cluster runs Ray {version}; this provider needs at least {'.'.join(map(str, OLDEST_RAY))}: "
-            "upgrade the cluster"
+            f"the cluster runs Ray {version}; this provider needs at least {'.'.join(map(str, OLDEST_RAY))}",
+            advice="Upgrade the cluster",
         )
     return version
 
@@ -324,8 +324,8 @@ def _send(
         if pause is not None:
             yield Backoff(pause)
     raise RayUnreachableError(
-        f"{call} failed {len(_BACKOFF) + 1} times: {_describe(response)}. Is this the "
-        "address of the cluster's dashboard, and does the cluster run?"
+        f"{call} failed {len(_BACKOFF) + 1} times: {_describe(response)}",
+        advice="Is this the address of the cluster's dashboard, and does the cluster run?",
     )
 
 
@@ -358,17 +358,20 @@ def _raise_if_refused(response: Any) -> None:
     status = getattr(response, "status_code", None)
     if status is None:
         if fault := explain_tls_error(response):
-            raise RayConnectionError(f"there is no secure connection to the cluster: {fault}")
+            raise RayConnectionError(
+                f"there is no secure connection to the cluster: {fault.sentence}", advice=fault.advice
+            )
         return
     if 300 <= status < 400:
         raise RayUnreachableError(
-            f"the address redirects to {response.headers.get('location')}: use the Jobs address itself, "
-            "without a login page"
+            f"the address redirects to {response.headers.get('location')}",
+            advice="Use the Jobs address itself, without a login page",
         )
     if status in (401, 403) and _TOKEN_REFUSAL in response.text:
         raise RayConnectionError(
-            f"the cluster refuses the token (HTTP {status}: {response.text.strip()[:200]}): put the "
-            "cluster's token (`ray get-auth-token` on its head) into the connection's password or auth_file"
+            f"the cluster refuses the token (HTTP {status}: {response.text.strip()[:200]})",
+            advice="Put the cluster's token (`ray get-auth-token` on its head) into the connection's "
+            "password or auth_file",
         )
     if status == 400 and response.text.startswith(_REQUEST_REFUSAL):
         raise RayConnectionError(f"the cluster refuses the request: {_describe(response)}")
@@ -390,8 +393,8 @@ def _json(response: httpx.Response, what: str, kind: type[Any] = dict) -> Any:
         body = None
     if not isinstance(body, kind):
         raise RayUnreachableError(
-            f"the address does not speak the Ray Jobs API ({what} answered {response.text.strip()[:100]!r}): "
-            "the connection needs the dashboard's address, such as http://ray-head:8265"
+            f"the address does not speak the Ray Jobs API ({what} answered {response.text.strip()[:100]!r})",
+            advice="The connection needs the dashboard's address, such as http://ray-head:8265",
         )
     return body
 

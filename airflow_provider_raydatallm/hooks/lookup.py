@@ -38,7 +38,7 @@ def patience(error: Exception, limit_s: float) -> float:
 
 def get_connection(conn_id: str, *, advice: str) -> Connection:
     """
-    :param advice: what to do where there is no such connection.
+    :param advice: what to do where there is no such connection, as a `Failure` has it.
     :raises RayConnectionNotFoundError: when every backend answers, and none has it.
     :raises RayUnreachableError: when a backend, or Airflow's API server, does not answer.
     :raises RayConnectionError: when its environment variable cannot be read.
@@ -67,8 +67,11 @@ def _error_of(conn_id: str, advice: str, error: Exception) -> Exception:
     if silent is not None:
         return RayUnreachableError(f"cannot read Airflow's connection {conn_id!r}: {silent}")
     return RayConnectionNotFoundError(
-        f"there is no connection {conn_id!r}: {advice}. If it exists, a secrets backend of Airflow's API "
-        f"server may be away ({type(error).__name__})"
+        f"there is no connection {conn_id!r}",
+        advice=(
+            advice,
+            f"If it exists, a secrets backend of Airflow's API server may be away ({type(error).__name__})",
+        ),
     )
 
 
@@ -90,9 +93,9 @@ def _silent_backend(conn_id: str) -> str | None:
         except Exception as e:
             if isinstance(backend, EnvironmentVariablesBackend) and variable in os.environ:
                 raise RayConnectionError(
-                    f"connection {conn_id!r}: Airflow cannot read what {variable} holds: write a URI or a "
-                    "JSON object, with a number as its port, such as "
-                    '{"conn_type": "ray", "host": "http://ray-head:8265"}'
+                    f"connection {conn_id!r}: Airflow cannot read what {variable} holds",
+                    advice="Write a URI or a JSON object, with a number as its port, such as "
+                    '{"conn_type": "ray", "host": "http://ray-head:8265"}',
                 ) from None
             return f"{name} fails ({_kind(e)})"
     return None

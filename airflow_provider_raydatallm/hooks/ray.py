@@ -245,7 +245,7 @@ class RayHook(BaseHook):
     @property
     def _advice(self) -> str:
         return (
-            "add one of type 'ray' with the Jobs address as its host (or 'local' for an embedded Ray on this "
+            "Add one of type 'ray' with the Jobs address as its host (or 'local' for an embedded Ray on this "
             f"machine), such as AIRFLOW_CONN_{self.ray_conn_id.upper()}='ray://local'"
         )
 
@@ -260,7 +260,7 @@ class RayHook(BaseHook):
         try:
             return flow.send(response)
         except (RayConnectionError, RayUnreachableError) as e:
-            raise type(e)(f"{self.settings.label} ({self.settings.address}): {e}") from e
+            raise type(e)(e.failure.about(f"{self.settings.label} ({self.settings.address})")) from e
 
     @property
     def _cluster(self) -> Cluster:

@@ -5,36 +5,47 @@ from __future__ import annotations
 import os
 import ssl
 from pathlib import Path
+from typing import NamedTuple
 
 #: By OpenSSL's `X509_V_ERR_*`.
 _FIXES = {
-    9: "it may be the clock of this machine",  # NOT_YET_VALID
-    10: "renew it",  # HAS_EXPIRED
-    62: "write the name that it is for into the connection's host",  # HOSTNAME_MISMATCH
-    64: "write the name that it is for into the connection's host",  # IP_ADDRESS_MISMATCH
+    9: "It may be the clock of this machine",  # NOT_YET_VALID
+    10: "Renew it",  # HAS_EXPIRED
+    62: "Write the name that it is for into the connection's host",  # HOSTNAME_MISMATCH
+    64: "Write the name that it is for into the connection's host",  # IP_ADDRESS_MISMATCH
 }
 _SET_CA = (
-    "set the connection's extra ca_file to the PEM file of the authority that signed it (one that is set "
+    "Set the connection's extra ca_file to the PEM file of the authority that signed it (one that is set "
     "there is of another authority)"
 )
 #: Of OpenSSL, before 3.2 and since, about an answer in plain HTTP.
 _NO_TLS = ("wrong version number", "record layer failure")
 
 
-def explain_tls_error(error: BaseException | None) -> str | None:
-    """Returns what is wrong and what to do; None for errors that may pass, such as a lost connection.
+class Fault(NamedTuple):
+    """What is wrong, and what to do about it: as in a `Failure`."""
+
+    sentence: str
+    advice: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        return ". ".join([self.sentence, *self.advice])
+
+
+def explain_tls_error(error: BaseException | None) -> Fault | None:
+    """Returns None for errors that may pass, such as a lost connection.
 
     :param error: of httpx, whose causes tell.
     """
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             fix = _FIXES.get(error.verify_code, _SET_CA)
-            return (
-                f"the certificate is not valid ({error.verify_message}): {fix}. The extra verify=false "
-                "accepts any certificate"
+            return Fault(
+                f"the certificate is not valid ({error.verify_message})",
+                (fix, "The extra verify=false accepts any certificate"),
             )
         if isinstance(error, ssl.SSLError) and any(t in _words(error) for t in _NO_TLS):
-            return f"the server does not speak TLS: write http:// instead of https:// ({error})"
+            return Fault(f"the server does not speak TLS ({error})", ("Write http:// instead of https://",))
         error = error.__cause__ or error.__context__
     return None
 
@@ -43,21 +54,23 @@ def _words(error: ssl.SSLError) -> str:
     return str(error).lower().replace("_", " ")
 
 
-def pem_fault(path: str, holds: str) -> str | None:
-    """Returns what is wrong with a file that OpenSSL refuses, and what to do; None where only OpenSSL knows.
+def pem_fault(path: str, holds: str) -> Fault | None:
+    """Returns what is wrong with a file that OpenSSL refuses; None where only OpenSSL knows.
 
     :param holds: "CERTIFICATE" or "PRIVATE KEY".
     """
     try:
         content = Path(path).read_bytes()
     except FileNotFoundError:
-        return "there is no such file on this machine; every Airflow worker and triggerer needs it"
+        return Fault(
+            "there is no such file on this machine", ("Every Airflow worker and triggerer needs it",)
+        )
     except IsADirectoryError:
-        return "it is a folder: write the path of the PEM file in it"
+        return Fault("it is a folder", ("Write the path of the PEM file in it",))
     except PermissionError:
-        return f"the user of this process (id {os.geteuid()}) may not read it: make it readable for them"
+        return Fault(f"the user of this process (id {os.geteuid()}) may not read it", ("Let them read it",))
     except OSError as e:
-        return f"it cannot be read: {e.strerror}"
+        return Fault(f"it cannot be read: {e.strerror}")
     if f"{holds}-----".encode() not in content:
-        return f"it has no line -----BEGIN {holds}-----: write it as PEM (`openssl` converts DER)"
+        return Fault(f"it has no line -----BEGIN {holds}-----", ("Write it as PEM (`openssl` converts DER)",))
     return None

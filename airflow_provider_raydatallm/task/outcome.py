@@ -57,14 +57,11 @@ def failure_of(
             advice=("Finished rows are kept: the task's next run publishes them",),
         )
     if isinstance(verdict, ClusterUnreachable):
-        return Failure(
-            "connection" if verdict.refused else "unreachable",
-            verdict.message,
-            advice=(
-                f"Ray job {job_id} may still be running: the task's next run looks for it; without one it "
-                "publishes nothing, and ends after limits.orphan",
-            ),
+        may_run = (
+            f"Ray job {job_id} may still be running: the task's next run looks for it",
+            "Without one it publishes nothing, and ends after limits.orphan",
         )
+        return replace(verdict.failure, advice=(*verdict.failure.advice, *may_run))
     if verdict.why == "unknown":
         return Failure(
             "transient", f"Ray job {job_id} no longer exists on the cluster, and published nothing"

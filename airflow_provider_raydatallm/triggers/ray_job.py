@@ -50,7 +50,7 @@ class RayJobTrigger(TaskTrigger):
         try:
             await asyncio.to_thread(self._hook.check_machine)
         except RayConnectionError as e:
-            verdict = ClusterUnreachable(str(e), refused=True)
+            verdict = ClusterUnreachable(e.failure)
         else:
             try:
                 verdict = await wait_for_job(job, self.log, self._still_waits, hook=self._hook)

@@ -80,7 +80,7 @@ def test_right_ca_is_trusted_and_a_wrong_one_is_not(
             hook.call(jobs_api.get_version())
         usable, says = hook.test_connection()
         assert not usable
-        assert "set the connection's extra ca_file to the PEM file of the authority" in says
+        assert "ca_file" in says
     assert (
         "http:// instead of https://"
         in (hook_to(monkeypatch, ray_head.address.replace("http:", "https:")).test_connection()[1])

@@ -65,8 +65,8 @@ class EmbeddedCluster(Cluster):
             is_here = head_identity() == self._own
         if not is_here:
             raise RayConnectionError(
-                f"{self.label} is the embedded Ray of another machine, user or folder than this process has. "
-                "Run workers and triggerer on one machine, set deferrable=False, or use a Ray cluster"
+                f"{self.label} is the embedded Ray of another machine, user or folder than this process has",
+                advice="Run workers and triggerer on one machine, set deferrable=False, or use a Ray cluster",
             )
 
     def describe(self, check: Callable[[Access], tuple[bool, str]]) -> tuple[bool, str]:
@@ -92,4 +92,4 @@ class EmbeddedCluster(Cluster):
         try:
             yield
         except LocalHeadError as e:
-            raise RayConnectionError(f"{self.label}: {e}") from e
+            raise RayConnectionError(e.failure.about(self.label)) from e

@@ -60,7 +60,7 @@ class HeadRecord:
 def resolve(folder: Path | None) -> Path:
     """Returns the absolute path of `folder`, default `$AIRFLOW_RAY_LLM_LOCAL_DIR`, else one in /tmp."""
     if not sys.platform.startswith("linux"):
-        raise LocalHeadError("the embedded Ray head runs on Linux only: connect to a Ray cluster")
+        raise LocalHeadError("the embedded Ray head runs on Linux only", advice="Connect to a Ray cluster")
     if folder is None and (configured := os.environ.get(FOLDER_VARIABLE)):
         folder = Path(configured)
     if folder is None:
@@ -75,7 +75,8 @@ def _check_owner(folder: Path) -> None:
     if (owner := folder.lstat().st_uid) != os.getuid():
         raise LocalHeadError(
             f"the folder of the embedded Ray head, {folder}, belongs to user id {owner}, but this process "
-            f"runs as {os.getuid()}. Set {FOLDER_VARIABLE} to a folder of your own."
+            f"runs as {os.getuid()}",
+            advice=f"Set {FOLDER_VARIABLE} to a folder of your own",
         )
 
 
@@ -85,8 +86,8 @@ def prepare(folder: Path | None) -> Path:
     socket_path = f"{folder}/tmp/session_2026-01-31_00-00-00_000000_{2**22}/sockets/plasma_store"
     if (excess := len(os.fsencode(socket_path)) - _SOCKET_PATH_BYTES) > 0:
         raise LocalHeadError(
-            f"the folder of the embedded Ray head, {folder}, is {excess} bytes too long for Unix sockets. "
-            f"Set {FOLDER_VARIABLE} to a shorter path."
+            f"the folder of the embedded Ray head, {folder}, is {excess} bytes too long for Unix sockets",
+            advice=f"Set {FOLDER_VARIABLE} to a shorter path",
         )
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,15 +95,15 @@ def prepare(folder: Path | None) -> Path:
         names = {path.name for path in folder.iterdir()}
         if (others := names - _FILES) and "head.lock" not in names:
             raise LocalHeadError(
-                f"the folder of the embedded Ray head, {folder}, holds other files ({min(others)}, ...). "
-                f"Set {FOLDER_VARIABLE} to an empty or a new folder."
+                f"the folder of the embedded Ray head, {folder}, holds other files ({min(others)}, ...)",
+                advice=f"Set {FOLDER_VARIABLE} to an empty or a new folder",
             )
         if folder.stat().st_mode & 0o077:
             folder.chmod(0o700)
     except OSError as error:
         raise LocalHeadError(
-            f"the folder of the embedded Ray head, {folder}, cannot be used: {error}. "
-            f"Set {FOLDER_VARIABLE} to another one."
+            f"the folder of the embedded Ray head, {folder}, cannot be used: {error}",
+            advice=f"Set {FOLDER_VARIABLE} to another one",
         ) from error
     return folder
 
@@ -126,7 +127,8 @@ def locked(folder: Path, deadline: float) -> Iterator[None]:
                 if time.monotonic() > deadline:
                     raise LocalHeadError(
                         "another process is still starting or stopping the embedded Ray head "
-                        f"(it holds {lock.name}): wait for it, or end it and try again"
+                        f"(it holds {lock.name})",
+                        advice="Wait for it, or end it and try again",
                     ) from None
                 time.sleep(0.1)
         yield

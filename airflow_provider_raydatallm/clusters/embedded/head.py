@@ -117,8 +117,8 @@ def installed_ray() -> str:
     # The extra `default` brings the dashboard and so the Jobs API.
     if not version or importlib.util.find_spec("aiohttp_cors") is None:
         raise LocalHeadError(
-            f"the embedded Ray head needs ray[default], which is not installed in {sys.prefix}: "
-            "pip install 'airflow-provider-raydatallm[local]'"
+            f"the embedded Ray head needs ray[default], which is not installed in {sys.prefix}",
+            advice="Run `pip install 'airflow-provider-raydatallm[local]'`",
         )
     return version
 
@@ -133,13 +133,15 @@ def _check_fits(record: HeadRecord, ray_version: str, min_cpus: int) -> None:
     wanted = f"Ray {ray_version} on Python {_this_python()}"
     if running != wanted:
         raise LocalHeadError(
-            f"the embedded Ray head in {head.folder} is {running}, but this process has {wanted}. Stop it "
-            f"(its jobs end) with `{STOP_COMMAND}`, or set {FOLDER_VARIABLE} to another folder."
+            f"the embedded Ray head in {head.folder} is {running}, but this process has {wanted}",
+            advice=f"Stop it (its jobs end) with `{STOP_COMMAND}`, or set {FOLDER_VARIABLE} to another "
+            "folder",
         )
     if head.num_cpus < min_cpus:
         raise LocalHeadError(
             f"the embedded Ray head in {head.folder} has {head.num_cpus} logical CPUs, but {min_cpus} are "
-            f"needed. Stop it (its jobs end) with `{STOP_COMMAND}`; the next start gives it {min_cpus}."
+            "needed",
+            advice=f"Stop it (its jobs end) with `{STOP_COMMAND}`; the next start gives it {min_cpus}",
         )
 
 
@@ -236,9 +238,10 @@ def _start(folder: Path, num_cpus: int, ray_version: str, deadline: float) -> Lo
 
 def _start_error(folder: Path, what: str) -> LocalHeadError:
     log = folder / "head.log"
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-20:])
     return LocalHeadError(
-        f"the embedded Ray head {what}. The end of {log}:\n{tail}\nMore in {folder}/tmp/session_latest/logs."
+        f"the embedded Ray head {what}",
+        advice=f"See the end of {log}, and {folder}/tmp/session_latest/logs",
+        log=log.read_text(errors="replace").splitlines()[-20:],
     )
 
 

@@ -12,12 +12,13 @@ import os
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow_provider_raydatallm.contract.job.environment import inherited
+from airflow_provider_raydatallm.contract.result.failure import Failure
 
 if TYPE_CHECKING:
     import psutil
@@ -29,7 +30,14 @@ GRACE_SECONDS = 3.0
 
 
 class LocalHeadError(RuntimeError):
-    """The embedded Ray head cannot be started, joined or stopped."""
+    """The embedded Ray head cannot be started, joined or stopped. Its text holds the end of the head's log.
+
+    :param log: last lines of the head's log, where they may say why.
+    """
+
+    def __init__(self, sentence: str, *, advice: str = "", log: Sequence[str] = ()) -> None:
+        self.failure = Failure("connection", sentence, advice=(advice,), log=tuple(log))
+        super().__init__("\n".join([self.failure.text, *self.failure.log]))
 
 
 def head_environment(folder: Path) -> dict[str, str]:

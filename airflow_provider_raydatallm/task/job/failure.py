@@ -35,7 +35,7 @@ def explain_failure(status: str | None, message: str, last_lines: Sequence[str])
     :param last_lines: the end of its driver's log.
     """
     if status == "STOPPED":
-        return Failure("stopped", "The job was stopped, but not by its task")
+        return Failure("stopped", "the job was stopped, but not by its task")
     if message.startswith(_SETUP_FAILED):
         _, *errors = _INSTALLER.split(message)
         reason = " ".join(errors[-1].split()) if errors else "".join(find_exceptions(message)[-1:])
@@ -46,12 +46,12 @@ def explain_failure(status: str | None, message: str, last_lines: Sequence[str])
         return classify(" ".join(strip_prefixes(message).split()))
     code = int(exited[1]) if exited else 0
     if ended_by := _signal_name(code):
-        return classify(f"The driver was ended by {ended_by} (exit code {code})")
+        return classify(f"the driver was ended by {ended_by} (exit code {code})")
     # Ray's message holds the end of the log, too.
     log = "\n".join(line for line in last_lines if not line.startswith(MARK)) or message
     if line := _NO_MODULE.search(log) or _NOT_FOUND.search(log):
         return classify(line[line.lastindex or 0].strip())
-    driver = f"The driver ended with exit code {code} and" if exited else "The driver"
+    driver = f"the driver ended with exit code {code} and" if exited else "the driver"
     return diagnose(log, "driver_log") or classify(f"{driver} wrote no error")
 
 

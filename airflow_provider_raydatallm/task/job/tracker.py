@@ -177,8 +177,9 @@ class JobTracker:
             if self._is_unreadable:
                 raise RayLLMJobError(
                     "another version of the provider wrote the record of the task's job, this one cannot "
-                    f"read it, and the cluster does not list its jobs ({e}). Stop the task's job, if it "
-                    f"runs, and clear the key {STATE_KEY!r} of the task's state"
+                    f"read it, and the cluster does not list its jobs ({e.failure.headline})",
+                    advice=f"Stop the task's job, if it runs, and clear the key {STATE_KEY!r} of the task's "
+                    "state",
                 ) from e
             self._log.warning("Cannot look for a Ray job of an earlier try: the cluster lists none: %s", e)
             return None
@@ -424,5 +425,6 @@ def _stop_and_wait(hook: RayHook, submission_id: str) -> None:
             return
         time.sleep(1.0)
     raise RayLLMJobError(
-        f"Ray job {submission_id} did not stop within {_STOP_SECONDS:g} s: stop it with `ray job stop`"
+        f"Ray job {submission_id} did not stop within {_STOP_SECONDS:g} s",
+        advice="Stop it with `ray job stop`",
     )

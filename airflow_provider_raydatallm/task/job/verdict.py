@@ -64,10 +64,13 @@ class TimedOut:
 
 @dataclass(frozen=True)
 class ClusterUnreachable:
-    """The cluster was away, or refused us (`refused`), for longer than allowed."""
+    """The cluster was away, or refused us, for longer than allowed."""
 
-    message: str
-    refused: bool = False
+    failure: Failure
+
+    @property
+    def refused(self) -> bool:
+        return self.failure.kind == "connection"
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol
 
 from airflow_provider_raydatallm.contract.job.heartbeat import PUBLISHING_SECONDS, heartbeat_seconds
 from airflow_provider_raydatallm.contract.log.progress_text import plan_lines, progress_text
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
@@ -154,9 +155,7 @@ class _Waiter:
                     pass  # the deadline has passed
                 except (RayLLMJobError, RayConnectionError) as e:
                     if time.monotonic() - last_contact > self._ref.reconnect_timeout:
-                        return job_verdict.ClusterUnreachable(
-                            clean(str(e)), refused=isinstance(e, RayConnectionError)
-                        )
+                        return job_verdict.ClusterUnreachable(Failure.parse(e.failure.to_json(), clean))
                     self._warn(e)
                     self._hook.reread()
                 else:

@@ -94,7 +94,7 @@ class SubmissionGate:
                 if not holds:
                     return False
                 self._last_contact = time.monotonic()
-                self._log.waiting(str(e))
+                self._log.waiting(e.failure.headline)
             except (RayLLMJobError, RayConnectionError) as e:
                 self.close()
                 self._raise_if_away_for_long(e)

@@ -74,8 +74,12 @@ class QueuePlace:
         if self.waited_s >= self.queue_timeout:
             raise RayQueueTimeoutError(
                 f"the job could not be submitted within limits.queue: waited {self.waited_s:,.0f} s, and in "
-                f"the end {waits_for}. Nothing was started, and finished rows are kept. Raise limits.queue, "
-                "add nodes, or lower the number of concurrent runs (max_active_runs, a pool)"
+                f"the end {waits_for}",
+                advice=(
+                    "Nothing was started, and finished rows are kept",
+                    "Raise limits.queue, add nodes, or lower the number of concurrent runs (max_active_runs, "
+                    "a pool)",
+                ),
             )
         left = self.queue_timeout - self.waited_s
         return left if self.deadline is None else min(left, self.deadline - time.time())
@@ -165,7 +169,7 @@ class QueueLog:
         )
 
     def unreachable(self, error: Exception) -> None:
-        self.waits_for = f"the cluster could not be asked for its jobs: {clean(str(error))}"
+        self.waits_for = f"the cluster could not be asked for its jobs: {clean(failure_of(error).headline)}"
         if time.monotonic() - self._last_warning >= _WARNING_SECONDS:
             self._log.warning("Waiting for the cluster: %s", clean(str(error)))
             self._last_warning = time.monotonic()

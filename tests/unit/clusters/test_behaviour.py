@@ -130,7 +130,7 @@ def test_cluster_that_is_released_under_a_waiting_task_is_an_error_and_not_start
     holder.keep()
     verdict = wait(holder.acquired, stage.submit(), stage.end)
     assert isinstance(verdict, ClusterUnreachable)
-    assert re.search(stage.released, verdict.message), verdict.message
+    assert re.search(stage.released, verdict.failure.sentence), verdict.failure
     for hook in (holder, RayHook.to_cluster(holder.acquired)):
         with pytest.raises(RayUnreachableError):
             version(hook)

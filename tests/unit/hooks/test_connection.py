@@ -48,7 +48,7 @@ def test_address_forms(given: dict[str, Any], address: str) -> None:
         ({"host": "http://h:8265/#/jobs"}, "host", "http://h:8265", "without what follows"),
         ({"port": 99999}, "port", "99999", "8265"),
         ({"port": "x"}, "port", "'x'", "8265"),
-        ({"conn_type": "http"}, "type", "'http'", "write 'ray'"),
+        ({"conn_type": "http"}, "type", "'http'", "Write 'ray'"),
         ({"extra": "verify=false"}, "extra", "", "JSON object"),
         ({"extra": "[1]"}, "extra", "list", "JSON object"),
         (with_extra(verfy=False), "extra", "'verfy'", "verify"),
@@ -70,7 +70,7 @@ def test_address_forms(given: dict[str, Any], address: str) -> None:
         (with_extra(proxy="socks5://squid:3128"), "proxy", "socks5://squid:3128", "http://HOST:PORT"),
         (with_extra(dashboard_url="javascript:alert(1)"), "dashboard_url", "javascript", "http://HOST:PORT"),
         ({"password": "Bearer abc"}, "password", "", "without 'Bearer'"),
-        ({"password": "a", **with_extra(auth_file="/x")}, "auth_file", "", "keep one"),
+        ({"password": "a", **with_extra(auth_file="/x")}, "auth_file", "", "Keep one"),
     ],
 )
 def test_error_names_connection_field_and_value_and_what_to_write(

@@ -34,10 +34,10 @@ from tests.support.serving import serving
 
 
 def test_unknown_connection_is_an_error_and_never_a_silent_local_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RayConnectionNotFoundError, match="no connection 'nobody_made_this'"):
+    with pytest.raises(RayConnectionNotFoundError, match="'nobody_made_this'"):
         _ = RayHook("nobody_made_this").settings
     monkeypatch.setenv("AIRFLOW_CONN_TLS", json.dumps({"conn_type": "ray", "host": "h", "port": "x"}))
-    with pytest.raises(RayConnectionError, match=r"AIRFLOW_CONN_TLS holds: .* number as its port"):
+    with pytest.raises(RayConnectionError, match="AIRFLOW_CONN_TLS"):
         _ = RayHook("tls").settings
 
 
@@ -85,8 +85,9 @@ def test_tls_is_verified_and_a_ca_file_makes_it_trusted(
 ) -> None:
     hook = hook_to(monkeypatch, host=tls.address)
     for call in (hook.call, lambda flow: asyncio.run(hook.acall(flow))):
-        with pytest.raises(RayConnectionError, match=r"certificate is not valid .*: set .* ca_file to the"):
+        with pytest.raises(RayConnectionError, match=r"^connection 'tls' .*certificate") as error:
             call(jobs_api.get_version())
+        assert "ca_file" in error.value.failure.advice[0]
     assert tls.headers == []
     trusted = hook_to(monkeypatch, host=tls.address, extra={"ca_file": str(tls.ca_file)})
     assert trusted.call(jobs_api.get_version()) == "2.60.0"

@@ -32,7 +32,7 @@ def test_embedded_ray_of_another_machine_is_refused_at_once_and_none_is_started(
     verdict = verdict_of(job)
     assert isinstance(verdict, ClusterUnreachable)
     assert verdict.refused
-    assert "deferrable=False" in verdict.message
+    assert "deferrable=False" in verdict.failure.text
     assert not (tmp_path / "head").exists()
 
 

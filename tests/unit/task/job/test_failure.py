@@ -28,9 +28,9 @@ JOBS = json.loads((FAILURES / "jobs.json").read_text())
     ("no_module", RayLLMInputError, "No module named airflow_provider_raydatallm.nope"),
     ("import_error", RayLLMInputError, "ModuleNotFoundError: No module named 'polars_of_mine'"),
     ("no_command", RayLLMJobError, "/bin/sh: 1: pithon: not found"),
-    ("killed", RayEngineDiedError, "The driver was ended by SIGKILL (exit code 137)"),
-    ("segv", RayEngineDiedError, "The driver was ended by SIGSEGV (exit code 139)"),
-    ("silent", RayLLMJobError, "The driver ended with exit code 3 and wrote no error"),
+    ("killed", RayEngineDiedError, "the driver was ended by SIGKILL (exit code 137)"),
+    ("segv", RayEngineDiedError, "the driver was ended by SIGSEGV (exit code 139)"),
+    ("silent", RayLLMJobError, "the driver ended with exit code 3 and wrote no error"),
     (
         "pip", RayLLMInputError,
         "runtime_env setup failed: No matching distribution found for no-such-package-of-mine==9.9.9",
@@ -74,7 +74,7 @@ def test_killed_driver_is_diagnosed_as_out_of_memory_whatever_its_log_says() -> 
         "FAILED", message, ["Traceback (most recent call last):", "ValueError: caught", "Killed"]
     )
     assert BY_KIND[failure.kind] is RayEngineDiedError
-    assert failure.cause == "The driver was ended by SIGKILL (exit code 137)"
+    assert failure.cause == "the driver was ended by SIGKILL (exit code 137)"
     assert "ran out of memory" in failure.advice[0]
 
 
@@ -103,6 +103,6 @@ def test_stopped_and_unknown_jobs_are_reported_as_such() -> None:
     stopped = explain_failure("STOPPED", "Job was intentionally stopped.", [])
     assert BY_KIND[stopped.kind] is RayJobStoppedError
     assert explain_failure(None, "", []) == Failure(
-        "transient", "The driver wrote no error", cause="The driver wrote no error"
+        "transient", "the driver wrote no error", cause="the driver wrote no error"
     )
     assert BY_KIND[explain_failure("SUCCEEDED", "Job finished successfully.", []).kind] is RayLLMJobError

@@ -113,7 +113,7 @@ def test_marked_line_has_a_maximum_size() -> None:
 
 @pytest.mark.parametrize("verdict", [
     Finished({"outcome": "published"}), Failed(Failure("transient", "m", frames=("at a.py:1 in f: g()",))),
-    EndedWithoutReport("ended", "m", ("a", "b")), TimedOut(), ClusterUnreachable("m", refused=True),
+    EndedWithoutReport("ended", "m", ("a", "b")), TimedOut(), ClusterUnreachable(Failure("connection", "m")),
 ])  # fmt: skip
 def test_verdict_travels_as_json(verdict: Verdict) -> None:
     assert from_event(json.loads(json.dumps(to_event(verdict)))) == verdict

@@ -167,7 +167,7 @@ async def wait_in_line(place: QueuePlace, log: TaskLog) -> Turn:
                 last_contact = time.monotonic()
             except ClusterStartingError as e:
                 last_contact = time.monotonic()
-                queue_log.waiting(str(e))
+                queue_log.waiting(e.failure.headline)
                 continue
             except (RayLLMJobError, RayConnectionError) as e:
                 place.seconds_left(queue_log.waits_for)

@@ -104,7 +104,7 @@ def session_credentials_env(
     """
     connection = lookup.get_connection(
         conn_id,
-        advice="add one of type 'aws', or leave storage_conn_id out to use the identity of the cluster's "
+        advice="Add one of type 'aws', or leave storage_conn_id out to use the identity of the cluster's "
         "nodes",
     )
     settings = AwsSettings(connection)

@@ -165,10 +165,10 @@ def test_job_that_finds_no_room_in_time_says_what_it_waited_for(send: Send, tmp_
     late = send("b", queue_timeout=4)
     verdict = late.end()
     assert isinstance(verdict, Failed)
-    assert verdict.kind == "queue"
+    assert verdict.failure.kind == "queue"
     said = r"no room on the cluster within limits\.queue: waited (\d+) s for 7 CPUs at once"
-    waited = re.search(said, verdict.message)
-    assert waited, verdict.message
+    waited = re.search(said, verdict.failure.sentence)
+    assert waited, verdict.failure.sentence
     assert int(waited[1]) >= 4
     assert not late.folder.exists() or not list(late.folder.rglob("ds=b/*.parquet"))
     assert isinstance(running.look(), Wait)

@@ -78,6 +78,8 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
     emit_partition: bool
 
     _killed = False
+    #: Whether Airflow has been told where the task's buttons lead.
+    _has_links = False
     #: Whether `execute` or a method that continues it runs.
     _executing = False
     _tracker: JobTracker | None = None
@@ -100,7 +102,15 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         raise NotImplementedError
 
     def execute(self, context: Context) -> dict[str, Any]:
-        return cast("dict[str, Any]", self._recording(context, self._find_or_submit))
+        return cast("dict[str, Any]", self._recording(context, self._begin))
+
+    def _begin(self, context: Context) -> dict[str, Any]:
+        try:
+            return self._find_or_submit(context)
+        except Exception:
+            if not self._has_links:  # the run has no slice that they could lead to
+                self._push_links(context, None)
+            raise
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
         resume = super().resume_execution
@@ -212,14 +222,17 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         commits_alone = not self.cancel_on_kill
         return JobTracker(wait_options, build, context["ti"], store, self.log, commits_alone, record)
 
-    @staticmethod
-    def _push_links(context: Context, job: SliceJob) -> None:
+    def _push_links(self, context: Context, job: SliceJob | None) -> None:
         ti: Any = context["ti"]
-        address = slice_page(ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index)
-        own_xcom.push(ti, SlicePageLink.xcom_key, address)
+        page, output = "", None
+        if job is not None:
+            map_index = -1 if ti.map_index is None else ti.map_index
+            page, output = slice_page(ti.dag_id, ti.task_id, ti.run_id, map_index), output_url(job.slice_path)
         # Airflow reads each link when the task ends, and logs one that is not there as an error.
-        own_xcom.push(ti, OutputLink.xcom_key, output_url(job.slice_path) or "")
+        own_xcom.push(ti, SlicePageLink.xcom_key, page)
+        own_xcom.push(ti, OutputLink.xcom_key, output or "")
         own_xcom.push(ti, RayJobLink.xcom_key, "")
+        self._has_links = True
 
     @staticmethod
     def _name_mapped_task(context: Context, job: SliceJob) -> None:

@@ -39,7 +39,10 @@ def test_task_with_a_console_pushes_the_address_of_its_slice(
         monkeypatch.setenv("AIRFLOW__RAY_LLM__OUTPUT_URL", CONSOLE)
     context: Any = {"ti": Instance()}
     job = job_of(input_path="s3://lake/in", output_path="s3://lake/out", slice_key="2026-01-31")
-    RayLLMBatchOperator._push_links(context, job)
+    task = RayLLMBatchOperator(
+        task_id="t", input_path="/in", output_path="/out", model_source="m", prompt="{a}", slice_key="k"
+    )
+    task._push_links(context, job)
     address = "https://console.example/browse/lake?prefix=out/ds%3D2026-01-31/"
     assert context["ti"].xcoms[OutputLink.xcom_key] == (address if configured else "")
     assert context["ti"].xcoms.keys() == {link.xcom_key for link in RayLLMBatchOperator.operator_extra_links}

@@ -91,6 +91,8 @@ def test_run_that_fails_before_its_slice_has_a_record() -> None:
     with pytest.raises(UndefinedError) as raised:
         task.execute(context)
     assert kept(context).sentence == "UndefinedError: 'gone' is undefined"
+    links = {link.xcom_key for link in task.operator_extra_links}
+    assert {context["ti"].xcoms[key] for key in links} == {""}  # Airflow logs one that is missing as an error
     assert failure_of(raised.value) == kept(context)
 
 

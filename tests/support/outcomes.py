@@ -92,11 +92,15 @@ def assert_recorded(api: RestApi, task: Task) -> bool:
     assert failure is not None, log
     text = Failure.parse(failure).text
 
-    def last_line() -> bool | None:
-        lines = [line for line in api.log(task).splitlines() if line and "::endgroup::" not in line]
-        return text in lines[-1] or None
+    def ends_log() -> bool | None:
+        depth, last_error = 0, ("", 0)
+        for line in api.log(task).splitlines():
+            depth = max(depth + line.count("::group::") - line.count("::endgroup::"), 0)
+            if " error " in line:  # Airflow warns of its own below that
+                last_error = line, depth
+        return (text in last_error[0] and last_error[1] == 0) or None
 
-    wait_for(last_line, LIMIT, f"the log to end with {text!r}", lambda: api.log(task)[-3000:])
+    wait_for(ends_log, LIMIT, f"the log to end with {text!r}", lambda: api.log(task)[-3000:])
     return True
 
 

@@ -93,12 +93,13 @@ def assert_recorded(api: RestApi, task: Task) -> bool:
     text = Failure.parse(failure).text
 
     def ends_log() -> bool | None:
-        depth, last_error = 0, ("", 0)
-        for line in api.log(task).splitlines():
+        depth = 0
+        # Of a task that Airflow itself ended, lines of its own follow.
+        for line in api.log(task).rpartition(_RAISED)[2].splitlines():
             depth = max(depth + line.count("::group::") - line.count("::endgroup::"), 0)
-            if " error " in line:  # Airflow warns of its own below that
-                last_error = line, depth
-        return (text in last_error[0] and last_error[1] == 0) or None
+            if f" error {text}" in line and depth == 0:
+                return True
+        return None
 
     wait_for(ends_log, LIMIT, f"the log to end with {text!r}", lambda: api.log(task)[-3000:])
     return True

@@ -137,7 +137,11 @@ def load_spec(source: str) -> SliceJob:
     try:
         value = json.loads(text)
         if not isinstance(value, dict):
-            raise ValueError(f"it is {text[:40]!r}, and should be a JSON object")
+            raise SliceError(
+                f"the spec {source} is not valid: it is no JSON object",
+                kind="input",
+                row_texts=(repr(text[:40]),),
+            )
         return SliceJob.model_validate(value)
     except ValueError as e:
         why = describe_problems(e) if isinstance(e, ValidationError) else e

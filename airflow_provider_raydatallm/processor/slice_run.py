@@ -263,24 +263,29 @@ def _report_empty(job: SliceJob, plan: Plan, version: Version | None, base: int)
     """
     if job.source.on_empty == "fail":
         matches = f"{plan.files} file(s) without a row of it" if plan.files else "no file that holds anything"
+        first: tuple[str, ...] = ()
         where = f" where {job.source.column} is {job.slice_key!r}" if job.source.column else ""
         if plan.slice_filter is not None:
             column = plan.slice_filter.column
             column_type, values = first_values(job, column)
-            where += f": that column ({column_type}) begins with {values!r:.200}"
+            where += f", and that column ({column_type}) begins with other values"
+            first = (f"{values!r:.200}",)
         raise SliceError(
-            f"slice {job.slice_key!r} is empty: {job.resolved_input_path} matches {matches}{where}. "
-            f"Check the path{' and source.column' * bool(where)}, or set source.on_empty='skip' or 'publish'",
+            f"slice {job.slice_key!r} is empty: {job.resolved_input_path} matches {matches}{where}",
             kind="input",
+            advice=f"Check the path{' and source.column' * bool(where)}, or set source.on_empty='skip' or "
+            "'publish'",
+            row_texts=first,
         )
     if version is not None:
         return version.to_report(job.slice_path, "kept")
     if base:
         raise SliceError(
             f"version {base} of {job.slice_path} is damaged, and {job.resolved_input_path} holds no row to "
-            "build it again. Restore its files or the input, or set source.on_empty='publish' to replace it "
-            "by an empty slice",
+            "build it again",
             kind="input",
+            advice="Restore its files or the input, or set source.on_empty='publish' to replace it by an "
+            "empty slice",
         )
     return slice_report(job, "empty", counts=Counts(planned=0, succeeded=0))
 
@@ -288,9 +293,10 @@ def _report_empty(job: SliceJob, plan: Plan, version: Version | None, base: int)
 def _without_columns(job: SliceJob, folders: SliceFolders) -> SliceError:
     return SliceError(
         f"slice {job.slice_key!r} is empty: {job.resolved_input_path} has no file that holds anything, and "
-        f"no slice of {folders.table.url.rpartition('/')[0]} shows which columns an empty one has. Publish a "
-        "slice with rows first, put a file with columns and no rows there, or set source.on_empty='skip'",
+        f"no slice of {folders.table.url.rpartition('/')[0]} shows which columns an empty one has",
         kind="input",
+        advice="Publish a slice with rows first, put a file with columns and no rows there, or set "
+        "source.on_empty='skip'",
     )
 
 
@@ -355,8 +361,9 @@ def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | N
     except Exception as e:  # importing runs the user's module, which may raise anything
         what = f"{type(e).__name__}: {e}"
         raise SliceError(
-            f"{reference!r} cannot be loaded on the cluster ({what}). Ship its code with code_paths",
+            f"{reference!r} cannot be loaded on the cluster ({what})",
             kind="input",
+            advice="Ship its code with code_paths",
         ) from e
     if not callable(value):
         raise SliceError(f"{reference!r} is not a function", kind="input")

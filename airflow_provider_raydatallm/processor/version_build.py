@@ -178,9 +178,9 @@ class VersionBuild:
             return self._commit(lease, staged, self.table.agreement)
         except OtherColumnsError as e:
             remove_document(self.folders.metadata, staged.name)
-            raise SliceError(str(e), kind="transient") from e
+            raise SliceError.of(replace(e.failure, kind="transient")) from e
         except UnusableError as e:
-            raise NumberTakenError(str(e)) from e
+            raise NumberTakenError(e.failure.sentence, advice=e.failure.advice) from e
 
     def hold(self, lease: Lease, cluster: Cluster, keep_days: float) -> StagedVersion:
         """Answers the missing rows and stages the version, which then waits for somebody who commits or
@@ -234,7 +234,7 @@ class VersionBuild:
         except SupersededError as e:
             if not staged.is_held:
                 discard(self.folders, staged)
-            raise NumberTakenError(str(e)) from e
+            raise NumberTakenError(e.failure.sentence, advice=e.failure.advice) from e
         newest = Commits.list(self.folders.metadata).newest()
         if newest is not None and not lease.lost:  # else its successor may count on them
             remove_checkpoints(self.folders.metadata, newest)
@@ -284,11 +284,16 @@ class VersionBuild:
         summary = summarize_quarantine(
             self.checkpoint.store, self.checkpoint.folder, self.plan, fragments, rows
         )
+        kinds = f" ({summary.kinds})" if summary.kinds else ""
         raise SliceError(
-            f"{what}, which is more than quality.{name} {limit:g}: {summary}. Nothing is published, and the "
-            "answered rows are kept. Raise that fraction, or set rerun.retry_quarantined=True to try the "
-            "failed rows again",
+            f"{what}, which is more than quality.{name} {limit:g}{kinds}",
             kind="input",
+            advice=(
+                "Nothing is published, and the answered rows are kept",
+                "Raise that fraction, or set rerun.retry_quarantined=True to try the failed rows again",
+            ),
+            place=summary.place,
+            row_texts=summary.examples,
         )
 
     def exceeded_limit(self, failed: int, invalid: int) -> tuple[str, float] | None:

@@ -54,7 +54,7 @@ def find_published(job: SliceJob, folders: SliceFolders) -> tuple[Version | None
     except SliceError as e:
         if not job.rerun.force:
             raise
-        logger.warning("%s: the slice is built again, because of rerun.force", e)
+        logger.warning("%s: the slice is built again, because of rerun.force", e.failure.headline)
         return None, Commits.list(folders.metadata).newest_number()
     if version is None and refuse_foreign_files(folders):
         return find_published(job, folders)
@@ -73,14 +73,18 @@ def refuse_foreign_files(folders: SliceFolders) -> bool:
     if Commits.list(folders.metadata).newest() is not None:
         return True
     if number_of_file(foreign[0]) is None:
-        why = "which this provider did not publish: choose another output_path, or empty that folder"
+        why = "which this provider did not publish"
+        advice = "Choose another output_path, or empty that folder"
     else:
-        why = (
-            f"and {folders.metadata.url} has no commit of it: restore its metadata, give the "
-            "publish.metadata_path that it was published with, or empty that folder"
+        why = f"and {folders.metadata.url} has no commit of it"
+        advice = (
+            "Restore its metadata, give the publish.metadata_path that it was published with, or empty that "
+            "folder"
         )
     raise SliceError(
-        f"{folders.table.url} holds {foreign[0]!r} ({len(foreign)} file(s)), {why}", kind="input"
+        f"{folders.table.url} holds {foreign[0]!r} ({len(foreign)} file(s)), {why}",
+        kind="input",
+        advice=advice,
     )
 
 
@@ -98,15 +102,20 @@ def report_if_current(
     published_instant = version.body.get("slice_instant")
     has_moved = published_instant and job.slice_instant and published_instant != job.slice_instant
     if has_moved and not job.rerun.force:
-        renamed = f". Or its timezone has changed since. {_RENAMED}" if job.other_slice_keys else ""
+        renamed = (f"Or its timezone has changed since: {_RENAMED}",) if job.other_slice_keys else ()
         raise SliceError(
             f"slice {job.slice_key!r} was published for {published_instant} and this run is for "
-            f"{job.slice_instant}: two runs share one key. source.slice_format {job.source.slice_format!r} "
-            "is too coarse for this schedule (of partitions, the timetable's key_format is); an hourly DAG "
-            "needs '%Y-%m-%dT%H%z', say, where %z tells the two hours apart that have one name when clocks "
-            "go back. If the schedule's time of day was moved since, this is the same slice: give the task a "
-            f"slice_key that says so, or set rerun.force, which replaces it{renamed}",
+            f"{job.slice_instant}: two runs share one key, as source.slice_format "
+            f"{job.source.slice_format!r} is too coarse for this schedule (of partitions, the timetable's "
+            "key_format is)",
             kind="input",
+            advice=(
+                "Set a finer one: an hourly DAG needs '%Y-%m-%dT%H%z', say, where %z tells the two hours "
+                "apart that have one name when clocks go back",
+                "If the schedule's time of day was moved since, this is the same slice: give the task a "
+                "slice_key that says so, or set rerun.force, which replaces it",
+                *renamed,
+            ),
         )
     if not answers_same_question(version, job, listing):
         return None
@@ -123,8 +132,9 @@ def _refuse_another_name(job: SliceJob) -> None:
         if version is not None and version.body.get("slice_instant") == job.slice_instant:
             raise SliceError(
                 f"slice {job.slice_key!r} is of {job.slice_instant}, which is published as {key!r}: the "
-                f"timezone of the keys has changed since. {_RENAMED}",
+                "timezone of the keys has changed since",
                 kind="input",
+                advice=_RENAMED,
             )
 
 
@@ -158,10 +168,10 @@ def next_version(
     has_changed = planned and listing.hash not in planned
     if has_changed and job.rerun.on_input_change == "fail" and checkpoint.has_finished_rows():
         raise SliceError(
-            f"slice {job.slice_key!r} is half finished, and {job.resolved_input_path} changed since. Set "
-            "rerun.on_input_change='recompute' or 'extend' to continue with what it holds now: the finished "
-            "rows of unchanged files are kept",
+            f"slice {job.slice_key!r} is half finished, and {job.resolved_input_path} changed since",
             kind="input",
+            advice="Set rerun.on_input_change='recompute' or 'extend' to continue with what it holds now: "
+            "the finished rows of unchanged files are kept",
         )
     return number, checkpoint
 
@@ -181,18 +191,18 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damage
         cost = ", which asks the model nothing where requests read the same" if same_answers else ""
         raise SliceError(
             f"slice {job.slice_key!r} is published with another configuration (fingerprint "
-            f"{version.fingerprint}, now {fingerprint(job)}): {what} changed. Set "
-            f"rerun.on_config_change='recompute' to replace it{cost}",
+            f"{version.fingerprint}, now {fingerprint(job)}): {what} changed",
             kind="input",
+            advice=f"Set rerun.on_config_change='recompute' to replace it{cost}",
         )
     if not same_input and job.rerun.on_input_change == "fail":
         published = version.body["input"]
         raise SliceError(
             f"slice {job.slice_key!r} is published from other input than {job.resolved_input_path} now "
             f"holds (then {published['files']} file(s) of {published['rows']:,} rows; now "
-            f"{len(listing.files)}). "
-            "Set rerun.on_input_change='recompute' to replace it, or 'extend' to add what is new",
+            f"{len(listing.files)})",
             kind="input",
+            advice="Set rerun.on_input_change='recompute' to replace it, or 'extend' to add what is new",
         )
     if same_answers and not same_input and job.rerun.on_input_change == "extend":
         return "extend"
@@ -206,10 +216,10 @@ def _mode_of_replaced_adapters(job: SliceJob, version: Version) -> Mode:
     if job.rerun.on_config_change == "fail":
         raise SliceError(
             f"slice {job.slice_key!r} (version {version.number}) was answered with an adapter that was "
-            "replaced in its folder since, and rows of both would be published together. Set "
-            "rerun.on_config_change='recompute' to answer all rows again, or give the new adapter a "
-            "folder of its own",
+            "replaced in its folder since, and rows of both would be published together",
             kind="input",
+            advice="Set rerun.on_config_change='recompute' to answer all rows again, or give the new adapter "
+            "a folder of its own",
         )
     return "new"
 

@@ -59,8 +59,9 @@ def carry_over_rows(
     if gone:
         raise SliceError(
             f"rerun.on_input_change is 'extend', which only adds files, but {gone[0]} changed, is gone, or "
-            "is read with other types now: set rerun.on_input_change='recompute'",
+            "is read with other types now",
             kind="input",
+            advice="Set rerun.on_input_change='recompute'",
         )
     if checkpoint.carried_over() is not None:
         return
@@ -94,9 +95,9 @@ def carry_over_rows(
 
 def _unidentified(why: str) -> SliceError:
     return SliceError(
-        f"{why}, so the published rows cannot be identified: set rerun.on_input_change='recompute', or "
-        "rerun.force=True",
+        f"{why}, so the published rows cannot be identified",
         kind="input",
+        advice="Set rerun.on_input_change='recompute', or rerun.force=True",
     )
 
 

@@ -146,8 +146,10 @@ def get_staged(folders: SliceFolders, name: str | None) -> StagedVersion:
     names = staged_names(folders.metadata)
     if name is None:
         if len(names) != 1:
-            found = f"has {len(names)}: {', '.join(names)}. Name one of them" if names else "has none"
-            raise StagedVersionError(f"which staged version of {folders.table.url}? It {found}")
+            found = f"{len(names)} staged versions: {', '.join(names)}" if names else "no staged version"
+            raise StagedVersionError(
+                f"{folders.table.url} has {found}", advice="Name one of them" if names else ()
+            )
         name = names[0]
     staged = read_staged(folders, name)
     if staged is not None:
@@ -217,7 +219,8 @@ def discard(folders: SliceFolders, staged: StagedVersion) -> None:
         if (version := find_published(folders, staged.name, staged.follows)) is not None:
             raise StagedVersionError(
                 f"{staged.name} was published, as version {version.number} of {folders.table.url}: nothing "
-                "is discarded. Restore the version before it, if that is kept"
+                "is discarded",
+                advice="Restore the version before it, if that is kept",
             )
         try:
             number = versions.next_number(folders, staged.follows)
@@ -310,8 +313,8 @@ def _next_number(folders: SliceFolders, staged: StagedVersion) -> int:
         on = f"version {staged.follows}" if staged.follows else "an empty slice"
         raise SupersededError(
             f"{staged.name} of {folders.table.url} was staged on top of {on}, and another version was "
-            "published since: it cannot be published any more. Discard it; to publish its question, run the "
-            "slice again"
+            "published since: it cannot be published any more",
+            advice="Discard it; to publish its question, run the slice again",
         ) from e
 
 
@@ -332,8 +335,8 @@ def _check_files(folders: SliceFolders, staged: StagedVersion) -> None:
 
 def _gone(folders: SliceFolders, what: str) -> UnusableError:
     return UnusableError(
-        f"{what}: the staged version of {folders.table.url} cannot be published, and nothing is. Run the "
-        "slice again, which stages it anew from its finished rows"
+        f"{what}: the staged version of {folders.table.url} cannot be published, and nothing is",
+        advice="Run the slice again, which stages it anew from its finished rows",
     )
 
 
@@ -380,6 +383,6 @@ def _confirm_columns(folders: SliceFolders, staged: StagedVersion, known: Column
         )
     except ColumnsChangedError as e:
         raise OtherColumnsError(
-            f"another slice of the table was published with other columns meanwhile: {e}. Run the slice "
-            "again: its finished rows are kept"
+            f"another slice of the table was published with other columns meanwhile: {e.failure.sentence}",
+            advice=("Run the slice again: its finished rows are kept", *e.failure.advice),
         ) from e

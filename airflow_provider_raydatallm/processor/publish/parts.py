@@ -27,6 +27,7 @@ from airflow_provider_raydatallm.contract.result.counters import (
     Counter,
 )
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.columns import (
     COUNT_FIELDS,
     ERROR_FIELDS,
@@ -208,7 +209,14 @@ def _published(
 ) -> tuple[np.ndarray, pa.Table]:
     where = np.concatenate(positions)
     table = pa.concat_tables(tables).combine_chunks()
-    return where, as_published(plan, table, lambda row: _locate(plan, int(where[row])))
+
+    def place_of(row: int | None) -> Place:
+        indices, offsets = unit_and_offset(where if row is None else where[row : row + 1])
+        if len({plan.units[i].file.path for i in np.unique(indices).tolist()}) > 1:
+            return Place()
+        return plan.place_in(plan.units[int(indices[0])], None if row is None else int(offsets[0]))
+
+    return where, as_published(plan, table, lambda row: _locate(plan, int(where[row])), place_of)
 
 
 def _locate(plan: Plan, at: int) -> str:
@@ -293,9 +301,9 @@ class _ParquetFile:
             self._writer.write_table(table)
         except OSError as e:
             raise SliceError(
-                f"cannot write {self._path}: {e.strerror or e}. Free space there (or set TMPDIR) and run the "
-                "slice again: its finished rows are kept",
+                f"cannot write {self._path}: {e.strerror or e}",
                 kind="transient",
+                advice="Free space there (or set TMPDIR) and run the slice again: its finished rows are kept",
             ) from e
 
     def __exit__(self, kind: Any, *rest: object) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.columns import ERROR_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
@@ -18,8 +20,21 @@ from airflow_provider_raydatallm.processor.store.spans import Spans
 _SAMPLED_FRAGMENTS = 20
 
 
-def summarize_quarantine(store: Store, folder: str, plan: Plan, failed: Fragments, rows: MissingRows) -> str:
-    """The kinds of errors with the first row of each: "12 KeyError, such as row 7 of a.csv: ...".
+class Summary(NamedTuple):
+    """:ivar kinds: counts, such as "12 KeyError, 1 ValueError".
+    :ivar examples: the first error of each kind, which may quote its row.
+    :ivar place: of the first example.
+    """
+
+    kinds: str
+    examples: tuple[str, ...]
+    place: Place
+
+
+def summarize_quarantine(
+    store: Store, folder: str, plan: Plan, failed: Fragments, rows: MissingRows
+) -> Summary:
+    """Counts the kinds of errors, with the first row of each.
 
     :param rows: those that count: others that failed were answered since, or are to be asked again.
     """
@@ -42,9 +57,16 @@ def summarize_quarantine(store: Store, folder: str, plan: Plan, failed: Fragment
         errors |= {(unit, int(at)): error for at, error in zip(offsets[counts], found, strict=True)}
     kinds = Counter(kind for kind, _ in errors.values())
     examples: dict[str, str] = {}
+    places: dict[str, Place] = {}
     for (unit, offset), (kind, error) in errors.items():
         examples.setdefault(kind, f"{plan.locate(unit, offset)}: {kind}: {error}")
-    return "; ".join(f"{n:,} {kind}, such as {examples[kind]}" for kind, n in kinds.most_common(3))
+        places.setdefault(kind, plan.place_in(plan.units[unit], offset))
+    most = kinds.most_common(3)
+    return Summary(
+        ", ".join(f"{n:,} {kind}" for kind, n in most),
+        tuple(examples[kind] for kind, _ in most),
+        places[most[0][0]] if most else Place(),
+    )
 
 
 def _lie_in(offsets: np.ndarray, spans: Spans) -> np.ndarray:

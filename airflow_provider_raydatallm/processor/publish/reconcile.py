@@ -81,9 +81,9 @@ def reconcile(folders: SliceFolders) -> Version | None:
             if _is_newest(folders, version):
                 raise SliceError(
                     f"{folders.table.url} or its quarantine holds {shown.unnamed[0]}, and no commit names "
-                    "that file: a newer commit is lost. Restore it, or set rerun.force=True to answer the "
-                    "slice again",
+                    "that file: a newer commit is lost",
                     kind="input",
+                    advice="Restore it, or set rerun.force=True to answer the slice again",
                 )
             continue
         try:

@@ -43,9 +43,9 @@ def restore_version(job: SliceJob, number: int) -> Version:
     if old is None:
         numbers = ", ".join(str(v.number) for v in kept) or "none"
         raise SliceError(
-            f"version {number} of {folders.table.url} is not kept (kept: {numbers}). publish.keep_versions "
-            "of the run that replaces a version decides how many stay",
+            f"version {number} of {folders.table.url} is not kept (kept: {numbers})",
             kind="input",
+            advice="Set publish.keep_versions: that of the run that replaces a version decides how many stay",
         )
     new = versions.next_number(folders, kept[0].number)
     staged = f"{new:06}-{uuid.uuid4().hex[:8]}"
@@ -87,7 +87,9 @@ def restore_version(job: SliceJob, number: int) -> Version:
     except (FileNotFoundError, NumberTakenError) as e:
         if isinstance(e, FileNotFoundError) and Commits.list(folders.metadata).highest < new:
             raise SliceError(f"version {number} cannot be restored: {e}", kind="input") from e
-        raise SliceError(f"another run publishes {folders.table.url} now: try again", kind="transient") from e
+        raise SliceError(
+            f"another run publishes {folders.table.url} now", kind="transient", advice="Try again"
+        ) from e
     version = reconcile(folders)
     assert version is not None
     return version

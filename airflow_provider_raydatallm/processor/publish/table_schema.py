@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.slice_paths import check_folders_above
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import QUARANTINE_FIELDS
@@ -28,37 +29,41 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
     names = [f.name for f in fields]
     if taken := [n for n in names if n.casefold() in columns]:
         raise SliceError(
-            f"the answer column {taken[0]!r} is also a column of the input: {_rename(job)}",
+            f"the answer column {taken[0]!r} is also a column of the input",
             kind="input",
+            advice=_rename(job),
         )
     folder = (folder_column(job.slice_path) or "").casefold()
     if taken := [n for n in names if n.casefold() == folder]:
         raise SliceError(
-            f"the answer column {taken[0]!r} is also the slice folder's: {_rename(job)}",
+            f"the answer column {taken[0]!r} is also the slice folder's",
             kind="input",
+            advice=_rename(job),
         )
     for table in (job.paths.of_table.table, job.paths.of_table.quarantine):
         check_folders_above(table, [*plan.columns, *names])
     reserved = {f.name for f in QUARANTINE_FIELDS}
     if taken := [n for n in plan.columns if n in reserved]:
         raise SliceError(
-            f"the input has a column {taken[0]!r}, a name that rows in quarantine need: rename it, or leave "
-            "it out with columns=",
+            f"the input has a column {taken[0]!r}, a name that rows in quarantine need",
             kind="input",
+            advice="Rename it, or leave it out with columns=",
         )
     for field in plan.schema:
         if problem := _find_problem(field.type):
             raise SliceError(
-                f"{_holder(plan, field.name)}: column {field.name!r} is {field.type}, and {problem}: leave "
-                "it out with columns=, or write the input with another type",
+                f"{_holder(plan, field.name)}: column {field.name!r} is {field.type}, and {problem}",
                 kind="input",
+                advice="Leave it out with columns=, or write the input with another type",
+                place=Place(column=field.name),
             )
     for field in fields:
         if problem := _find_problem(field.type):
             raise SliceError(
-                f"the answer column {field.name!r} is {field.type}, and {problem}: return another type from "
-                "postprocess, such as text",
+                f"the answer column {field.name!r} is {field.type}, and {problem}",
                 kind="input",
+                advice="Return another type from postprocess, such as text",
+                place=Place(column=field.name),
             )
 
 
@@ -69,8 +74,8 @@ def _holder(plan: Plan, column: str) -> str:
 
 def _rename(job: SliceJob) -> str:
     if job.splits_answers:
-        return "rename that property of output_schema, or leave output_mode='columns' out"
-    return "choose another output_column"
+        return "Rename that property of output_schema, or leave output_mode='columns' out"
+    return "Choose another output_column"
 
 
 @cache

@@ -168,16 +168,19 @@ class ColumnAgreement:
 
 def _changed(problem: str, known: TableColumn) -> ColumnsChangedError:
     if isinstance(known.kind, dict) and "fixed_size_list" in known.kind:
-        advice = "give the model, embedding.dtype and embedding.dimensions that make such vectors"
+        advice = "Give the model, embedding.dtype and embedding.dimensions that make such vectors"
     elif known.is_answer:
-        advice = "choose another output_path"
+        advice = "Choose another output_path"
     else:
-        advice = "set source.column_types, or leave the column out with columns="
+        advice = "Set source.column_types, or leave the column out with columns="
     return ColumnsChangedError(
-        f"{problem}: readers of the whole table would fail, or read it wrong. Keep the table's columns "
-        f"({advice}); or set publish.on_schema_change='accept' to publish it so, and run the table's other "
-        "slices again, which costs no token where the request stays the same",
+        f"{problem}: readers of the whole table would fail, or read it wrong",
         kind="input",
+        advice=(
+            f"{advice}, to keep the table's columns",
+            "Or set publish.on_schema_change='accept' to publish it so, and run the table's other slices "
+            "again, which costs no token where the request stays the same",
+        ),
     )
 
 

@@ -35,8 +35,9 @@ def following(number: int, used: str) -> int:
     if number >= LAST_NUMBER:
         raise SliceError(
             f"{used} uses up the last number that there is, which no provider comes to by counting: somebody "
-            "else put it there. Remove it and run the slice again",
+            "else put it there",
             kind="input",
+            advice="Remove it and run the slice again",
         )
     return number + 1
 

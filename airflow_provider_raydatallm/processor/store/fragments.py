@@ -207,8 +207,12 @@ def put_fragment(
             put_fragment(store, folder, kind, table.take(pa.array(half)), unit_ids, epoch, base)
         return
     except ValueError as e:
-        why = f"answers cannot be stored: {e}. Return plain values from postprocess"
-        raise SliceError(why, kind="input") from e
+        raise SliceError(
+            f"answers of unit {unit_id} cannot be stored",
+            kind="input",
+            advice="Return plain values from postprocess",
+            row_texts=(str(e),),
+        ) from e
     place = (unit_id, int(offsets[0])) if len(ranges) == 1 else None
     name = ledger.fragment_name(kind, place, len(order), epoch, content, base)
     store.put(f"{folder}/{name}", content)
@@ -224,9 +228,10 @@ def _unify(schemas: Sequence[pa.Schema]) -> pa.Schema:
         return unify_schemas(schemas)
     except TypeMismatch as e:
         raise SliceError(
-            f"the slice's answers are of different types for one {e}. The model, or what postprocess "
-            "returns, changed between two runs: set rerun.force=True to answer all rows again",
+            f"the slice's answers are of different types for one {e}: the model, or what postprocess "
+            "returns, changed between two runs",
             kind="input",
+            advice="Set rerun.force=True to answer all rows again",
         ) from e
 
 

@@ -141,9 +141,9 @@ class Lease:
             if not is_same:
                 if last_beat is not None and not wait:
                     raise SliceError(
-                        f"{holder} is at work on {store.url} and rerun.on_running is 'fail': wait for it, or "
-                        "set 'attach'",
+                        f"{holder} is at work on {store.url} and rerun.on_running is 'fail'",
                         kind="transient",
+                        advice="Wait for it, or set rerun.on_running='attach'",
                     )
                 last_beat, since = (holder.epoch, holder.beat_bytes), time.monotonic()
             if stop_waiting(holder):
@@ -161,7 +161,7 @@ class Lease:
             self._lost = True
             successor = LeaseHolder(self._store, top) if top else "another run"
             raise LeaseLostError(
-                f"the lease on {self._store.url} was lost to {successor} after missed heartbeats; stopping"
+                f"the lease on {self._store.url} was lost to {successor} after missed heartbeats"
             )
 
     def watch(self, is_superseded: Callable[[], bool] | None) -> None:

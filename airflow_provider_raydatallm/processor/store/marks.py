@@ -71,9 +71,9 @@ class Mark:
         if found != self:
             whose = "is damaged" if found is None else f"names the table {found.table or 'beside it'}"
             raise SliceError(
-                f"{self.path} {whose}: give each table folders of its own, or remove that file if no other "
-                "table uses them",
+                f"{self.path} {whose}",
                 kind="input",
+                advice="Give each table folders of its own, or remove that file if no other table uses them",
             )
 
 
@@ -100,9 +100,9 @@ def find_owner(folder: str) -> Owner | None:
     claims = {(owner.kind, resolve(owner.table)) for owner in (said, by_name) if owner is not None}
     if said is not None and by_name is not None and len(claims) > 1:
         raise SliceError(
-            f"{folder} is {said}, as {said.said_by} says, and {by_name}, as {by_name.said_by} says: remove "
-            "the document that is wrong",
+            f"{folder} is {said}, as {said.said_by} says, and {by_name}, as {by_name.said_by} says",
             kind="input",
+            advice="Remove the document that is wrong",
         )
     if (owner := said or by_name) is not None:
         return owner

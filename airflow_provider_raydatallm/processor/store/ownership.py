@@ -120,8 +120,9 @@ class _TableFolders:
                 if argument != outer and holds(resolve(folder.url), resolve(store.url)):
                     raise SliceError(
                         f"{argument} {store.url} lies inside {outer} {folder.url}, whose readers would meet "
-                        "it there: give a folder outside",
+                        "it there",
                         kind="input",
+                        advice="Give a folder outside",
                     )
 
     def check_neighbours(self) -> None:
@@ -136,9 +137,10 @@ class _TableFolders:
             if owner is not None and not self._is_own(owner):
                 relation = "is" if store.is_folder(folder) else "lies inside"
                 raise SliceError(
-                    f"{argument} {store.url} {relation} {owner}, as {owner.said_by} says: give a folder that "
-                    "no other table has, or remove that file if the table is gone or has moved here",
+                    f"{argument} {store.url} {relation} {owner}, as {owner.said_by} says",
                     kind="input",
+                    advice="Give a folder that no other table has, or remove that file if the table is gone "
+                    "or has moved here",
                 )
         for argument, store in self._read_by_others.items():
             for name in store.tree(""):
@@ -146,8 +148,9 @@ class _TableFolders:
                 if last == MARK or any(folder.endswith(METADATA) for folder in folders):
                     raise SliceError(
                         f"{argument} {store.url} holds another table, whose rows its readers would meet: "
-                        f"{store.path(name)} is of that table's metadata. Give a folder of its own",
+                        f"{store.path(name)} is of that table's metadata",
                         kind="input",
+                        advice="Give a folder of its own",
                     )
 
     def _is_own(self, owner: Owner) -> bool:
@@ -167,9 +170,9 @@ class _TableFolders:
             if (found := find()) is not None:
                 argument = f"publish.{mark.kind}_path"
                 raise SliceError(
-                    f"{argument} holds {found}, which is not of the table {self.table.url}: give each table "
-                    f"a {argument} of its own",
+                    f"{argument} holds {found}, which is not of the table {self.table.url}",
                     kind="input",
+                    advice=f"Give each table a {argument} of its own",
                 )
 
     def _find_foreign_rows(self) -> str | None:

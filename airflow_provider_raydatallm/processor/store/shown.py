@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage.store import Store
@@ -20,9 +19,6 @@ class DamagedVersionError(SliceError):
             f"{name} of version {version.number} in {folders.table.url} {damage}", kind="transient"
         )
         self.version, self.name = version, name
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return SliceError, (str(self), self.kind)
 
 
 @dataclass(frozen=True)

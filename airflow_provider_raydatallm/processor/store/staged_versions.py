@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Any
@@ -37,13 +37,16 @@ FORMAT = 1
 KEEP_DAYS = 30.0
 #: As of a commit.
 _MAX_BYTES = 256 << 20
+_STAGE_ANEW = "Run the slice again, which stages it anew from its finished rows"
 
 
 class StagedVersionError(SliceError):
     """A staged version that cannot be published."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, kind="input")
+    def __init__(
+        self, sentence: str, *, advice: str | Sequence[str] = (), row_texts: Sequence[str] = ()
+    ) -> None:
+        super().__init__(sentence, kind="input", advice=advice, row_texts=row_texts)
 
 
 class _Document(BaseModel):
@@ -177,19 +180,20 @@ def read_staged(folders: SliceFolders, name: str) -> StagedVersion | None:
         body = metadata.read_document(document_name(name), _MAX_BYTES)
     except CorruptFileError as e:
         raise StagedVersionError(
-            f"{path} is damaged, or was edited: {e}. It cannot be published. Run the slice again, which "
-            "stages it anew from its finished rows"
+            f"{path} is damaged, or was edited, and cannot be published",
+            advice=_STAGE_ANEW,
+            row_texts=e.failure.row_texts,
         ) from e
     if body is None:
         return None
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         found = body.get("format") if isinstance(body, dict) else None
-        advice = "run the slice again, which stages it anew from its finished rows"
+        advice = _STAGE_ANEW
         if isinstance(found, int) and found > FORMAT:
-            advice = "upgrade the provider here"
+            advice = "Upgrade the provider here"
         raise StagedVersionError(
-            f"{path} is a staged version of format {found!r}, and this provider commits format {FORMAT}: "
-            f"{advice}"
+            f"{path} is a staged version of format {found!r}, and this provider commits format {FORMAT}",
+            advice=advice,
         )
     try:
         document = _Document.model_validate(body)
@@ -199,14 +203,16 @@ def read_staged(folders: SliceFolders, name: str) -> StagedVersion | None:
     except ValueError as e:
         why = e.errors(include_url=False)[0]["msg"] if isinstance(e, ValidationError) else e
         raise StagedVersionError(
-            f"{path} is no staged version that this provider wrote: {why}. Run the slice again, which stages "
-            "it anew from its finished rows"
+            f"{path} is no staged version that this provider wrote",
+            advice=_STAGE_ANEW,
+            row_texts=(str(why),),
         ) from e
     staged = StagedVersion(name, body)
     if not folders.table.is_folder(staged.table):
         raise StagedVersionError(
             f"{path} was staged for {staged.table}, and this slice's folder is {folders.table.url}: it is "
-            "published there only. Run this slice to stage it here"
+            "published there only",
+            advice="Run this slice to stage it here",
         )
     return staged
 

@@ -7,7 +7,7 @@ number up, so that no run can publish under it. Imports only fsspec, for the Air
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -46,8 +46,8 @@ _COMMIT_BYTES = 256 << 20
 class NumberTakenError(SliceError):
     """The number of a version that is being built is used up: what to do is decided again."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(message, kind="transient")
+    def __init__(self, sentence: str, *, advice: str | Sequence[str] = ()) -> None:
+        super().__init__(sentence, kind="transient", advice=advice)
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ class SliceFolders:
         table = version.body.get("table")
         if table is not None and not self.table.is_folder(table):
             raise SliceError(
-                f"{self.metadata.url} holds the metadata of {table}, and this is {self.table.url}: give "
-                "each table a publish.metadata_path of its own",
+                f"{self.metadata.url} holds the metadata of {table}, and this is {self.table.url}",
                 kind="input",
+                advice="Give each table a publish.metadata_path of its own",
             )
 
     def _check_quarantine(self, version: Version, named: str) -> None:
@@ -107,10 +107,10 @@ class SliceFolders:
         whose = "nothing says whose it is" if owner is None else f"it is {owner}, as {owner.said_by} says"
         raise SliceError(
             f"{self.metadata.path(commit_name(version.number))} names the quarantine {named}, which is not "
-            f"known to be of this table, {table}: {whose}. Give the publish.quarantine_path that the slice "
-            "was published with, remove that document if the table has moved here, or set rerun.force=True "
-            "to answer the slice again",
+            f"known to be of this table, {table}: {whose}",
             kind="input",
+            advice="Give the publish.quarantine_path that the slice was published with, remove that document "
+            "if the table has moved here, or set rerun.force=True to answer the slice again",
         )
 
 
@@ -215,8 +215,9 @@ class Version:
         except ValidationError as e:
             raise SliceError(
                 f"version {self.number} was published by version {self.body.get('provider_version')} of the "
-                "provider, whose reports this one cannot read: upgrade the provider here",
+                "provider, whose reports this one cannot read",
                 kind="input",
+                advice="Upgrade the provider here",
             ) from e
 
 
@@ -311,13 +312,14 @@ def read_version(store: Store, number: int, max_bytes: int = _COMMIT_BYTES) -> V
         if not isinstance(body, dict) or type(body.get("format")) is not int:
             raise CorruptFileError(store, name, "it is no commit")
         if body["format"] != FORMAT:
-            age, advice = ("newer", "upgrade the provider here")
+            age, advice = ("newer", "Upgrade the provider here")
             if body["format"] < FORMAT:
-                age, advice = ("older", "set rerun.force=True to answer the slice again")
+                age, advice = ("older", "Set rerun.force=True to answer the slice again")
             raise SliceError(
                 f"{store.path(name)} was written by version {body.get('provider_version')} of the provider, "
-                f"which is {age} than this one: {advice}",
+                f"which is {age} than this one",
                 kind="input",
+                advice=advice,
             )
         try:
             check_body(body, number)
@@ -325,11 +327,13 @@ def read_version(store: Store, number: int, max_bytes: int = _COMMIT_BYTES) -> V
             raise CorruptFileError(store, name, str(e)) from e
         return Version(number, body)
     except CorruptFileError as e:
-        raise SliceError(
-            f"{e}: the published version is unknown. Restore that file, or set rerun.force=True to answer "
-            "the slice again",
+        unknown = replace(
+            e.failure,
             kind="input",
-        ) from e
+            sentence=f"{e.failure.sentence}, and the published version is unknown",
+            advice=("Restore that file, or set rerun.force=True to answer the slice again",),
+        )
+        raise SliceError.of(unknown) from e
 
 
 def create_commit(store: Store, number: int, body: dict[str, Any]) -> bool:

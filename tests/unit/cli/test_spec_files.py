@@ -18,8 +18,8 @@ LEAST = {
 
 
 @pytest.mark.parametrize(("text", "message"), [
-    ("[]", "it is '[]', and should be a JSON object"),
-    ('"spec"', "should be a JSON object"),
+    ("[]", "it is no JSON object: '[]'"),
+    ('"spec"', "it is no JSON object"),
     ("{", "Expecting property name"),
     (json.dumps({"input_pat": "/in", **LEAST}), "there is no input_pat: did you mean input_path?"),
     (json.dumps({"limits": {"orphan": "1h"}, **LEAST}), "limits.orphan is for a task: leave it out"),

@@ -163,7 +163,7 @@ def test_share_of_invalid_answers_has_a_limit_of_its_own(job: SliceJob) -> None:
     with pytest.raises(
         SliceError,
         match=r"3 of 60 rows have an invalid answer, which is more than quality.max_invalid 0.04: "
-        r"2 InvalidOutput, such as row 18 of .*; 1 TruncatedAnswer, such as row 51 of ",
+        r"2 InvalidOutput, 1 TruncatedAnswer.*: row 18 of .*, row 51 of ",
     ):
         run(strict, InProcess(answer=Model()))
     assert shown(job) == set()

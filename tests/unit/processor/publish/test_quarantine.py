@@ -97,7 +97,7 @@ def test_answer_that_breaks_its_shape_is_quarantined_with_its_text(job: SliceJob
 def test_too_many_failures_publish_nothing_keep_the_rows_and_say_why(job: SliceJob) -> None:
     strict = changed(job, quality__max_quarantine=0.01)
     with pytest.raises(
-        SliceError, match=r"quality.max_quarantine 0.01: .*ValueError, such as row 4 of .*in\.parquet"
+        SliceError, match=r"quality.max_quarantine 0.01 \(4 ValueError\): row 4 of .*in\.parquet"
     ):
         run(strict)
     assert shown(job) == set()

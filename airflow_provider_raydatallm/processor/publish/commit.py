@@ -20,6 +20,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from airflow_provider_raydatallm import __version__
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.store import versions
@@ -79,7 +80,7 @@ def commit_for_people(job: SliceJob, name: str | None) -> Version:
     check_folders(job)
     folders = SliceFolders.open(job.paths)
     try:
-        version = commit(folders, get_staged(folders, name))
+        version = commit(folders, get_staged(folders, name, fingerprint(job)))
     except PublishedByOthersError as e:
         version = e.version
     newest = versions.newest_version(folders.metadata)
@@ -93,7 +94,7 @@ def discard_for_people(job: SliceJob, name: str | None) -> str:
     """Discards a staged version of the job's slice, and returns its name. See `discard`."""
     check_folders(job)
     folders = SliceFolders.open(job.paths)
-    staged = get_staged(folders, name)
+    staged = get_staged(folders, name, fingerprint(job))
     discard(folders, staged)
     return staged.name
 
@@ -138,9 +139,10 @@ def staged_listing(folders: SliceFolders) -> list[dict[str, Any]]:
     return found
 
 
-def get_staged(folders: SliceFolders, name: str | None) -> StagedVersion:
+def get_staged(folders: SliceFolders, name: str | None, wanted: str | None = None) -> StagedVersion:
     """Returns the staged version of that name; without a name, the only one that there is.
 
+    :param wanted: fingerprint of one that nobody named; None: any.
     :raises StagedVersionError: when there is none, or it cannot be read.
     """
     names = staged_names(folders.metadata)
@@ -151,7 +153,15 @@ def get_staged(folders: SliceFolders, name: str | None) -> StagedVersion:
                 f"{folders.table.url} has {found}", advice="Name one of them" if names else ()
             )
         name = names[0]
-    staged = read_staged(folders, name)
+        staged = read_staged(folders, name)
+        if staged is not None and wanted not in (None, staged.version.fingerprint):
+            raise StagedVersionError(
+                f"{name}, the only staged version of {folders.table.url}, is of another configuration "
+                f"({staged.version.fingerprint}) than this spec ({wanted})",
+                advice="Give its name if it is the one that you mean",
+            )
+    else:
+        staged = read_staged(folders, name)
     if staged is not None:
         return staged
     if (version := find_published(folders, name)) is not None:
@@ -181,9 +191,11 @@ def commit(
     version = _put(folders, staged, staged.number, epoch) if known is not None else None
     others = None
     while version is None and others is None:
-        others = find_published(folders, staged.name, staged.follows)
-        if others is None:
-            version = _put(folders, staged, _next_number(folders, staged), epoch)
+        decided = _decide(folders, staged)
+        if isinstance(decided, int):
+            version = _put(folders, staged, decided, epoch)
+        else:
+            others = decided
     reconcile(folders)
     if staged.is_held:  # those of runs go with whatever is published
         remove_document(folders.metadata, staged.name)
@@ -201,7 +213,7 @@ def check_waits(folders: SliceFolders, staged: StagedVersion) -> None:
     if not staged.is_held:
         raise UnusableError(f"{staged.name} of {folders.table.url} is not held: it is staged anew")
     _check_files(folders, staged)
-    if _next_number(folders, staged) != staged.number:
+    if _decide(folders, staged) != staged.number:
         raise UnusableError(
             f"the number of {staged.name} of {folders.table.url} is used up: it is staged anew"
         )
@@ -215,19 +227,19 @@ def discard(folders: SliceFolders, staged: StagedVersion) -> None:
     """
     metadata = folders.metadata
     metadata.remove_file(document_name(staged.name))
-    while True:
-        if (version := find_published(folders, staged.name, staged.follows)) is not None:
+    is_void = False
+    while not is_void:
+        try:
+            decided = _decide(folders, staged)
+        except SupersededError:
+            break
+        if not isinstance(decided, int):
             raise StagedVersionError(
-                f"{staged.name} was published, as version {version.number} of {folders.table.url}: nothing "
+                f"{staged.name} was published, as version {decided.number} of {folders.table.url}: nothing "
                 "is discarded",
                 advice="Restore the version before it, if that is kept",
             )
-        try:
-            number = versions.next_number(folders, staged.follows)
-        except NumberTakenError:
-            break  # it can follow no version any more
-        if versions.void(metadata, number, f"{staged.name} was discarded"):
-            break
+        is_void = versions.void(metadata, decided, f"{staged.name} was discarded")
     remove_staged_files(folders, staged.name)
     metadata.remove_file(staged.version.plan)
     remove_document(metadata, staged.name)
@@ -305,11 +317,18 @@ def _put(folders: SliceFolders, staged: StagedVersion, number: int, epoch: int) 
     return _create(folders, number, {**body, "epoch": epoch, "staged_version": staged.name})
 
 
-def _next_number(folders: SliceFolders, staged: StagedVersion) -> int:
-    """:raises SupersededError: when it can follow no version any more."""
+def _decide(folders: SliceFolders, staged: StagedVersion) -> Version | int:
+    """Returns the version that a staged one became, or the number under which it can be published.
+
+    :raises SupersededError: when it can follow no version any more.
+    """
     try:
+        # One listing tells that no version follows the one that it was built on, itself included.
         return versions.next_number(folders, staged.follows)
     except NumberTakenError as e:
+        # Only now: one that is published before this look is found, whenever that was.
+        if (version := find_published(folders, staged.name, staged.follows)) is not None:
+            return version
         on = f"version {staged.follows}" if staged.follows else "an empty slice"
         raise SupersededError(
             f"{staged.name} of {folders.table.url} was staged on top of {on}, and another version was "
@@ -320,17 +339,25 @@ def _next_number(folders: SliceFolders, staged: StagedVersion) -> int:
 
 def _check_files(folders: SliceFolders, staged: StagedVersion) -> None:
     """
-    :raises UnusableError: when one of its staged files is gone, or has another size.
+    :raises UnusableError: when its plan or a staged file is gone, or a file has another size.
     :raises SupersededError: when that is since another version was published.
     """
+    what = _missing(folders, staged)
+    if what is not None and isinstance(_decide(folders, staged), int):
+        raise _gone(folders, what)
+
+
+def _missing(folders: SliceFolders, staged: StagedVersion) -> str | None:
     version = staged.version
     sizes = {f.name: f.size for f in folders.staging.files(f"{versions.STAGED}/{staged.name}")}
     for file in version.all_files:
         size = sizes.get(file.plain_name)
-        if size != file.bytes and find_published(folders, staged.name, staged.follows) is None:
-            _next_number(folders, staged)  # says more of a version that was replaced
+        if size != file.bytes:
             found = "is gone" if size is None else f"has {size:,} bytes and was staged with {file.bytes:,}"
-            raise _gone(folders, f"{folders.staging.path(version.staged_name(file))} {found}")
+            return f"{folders.staging.path(version.staged_name(file))} {found}"
+    if version.plan.rpartition("/")[2] not in folders.metadata.names(versions.PLANS):
+        return f"{folders.metadata.path(version.plan)} is gone"
+    return None
 
 
 def _gone(folders: SliceFolders, what: str) -> UnusableError:

@@ -162,8 +162,8 @@ def test_share_of_invalid_answers_has_a_limit_of_its_own(job: SliceJob) -> None:
     strict = changed(job, quality__repair=1, quality__max_invalid=0.04)  # 2.4 rows; 17, 18 and 50 remain
     with pytest.raises(
         SliceError,
-        match=r"3 of 60 rows have an invalid answer, which is more than quality.max_invalid 0.04: "
-        r"2 InvalidOutput, 1 TruncatedAnswer.*: row 18 of .*, row 51 of ",
+        match=r"3 of 60 rows have an invalid answer, which is more than quality.max_invalid 0.04 "
+        r"\(2 InvalidOutput, 1 TruncatedAnswer\): row 18 of .*, row 51 of ",
     ):
         run(strict, InProcess(answer=Model()))
     assert shown(job) == set()
@@ -182,7 +182,7 @@ def test_slice_with_too_many_invalid_answers_is_not_answered_to_its_end(job: Sli
 def test_column_of_a_schema_that_the_input_has_too_is_refused_before_a_row_is_paid_for(job: SliceJob) -> None:
     schema = {**SCHEMA, "properties": {"N": {"type": "integer"}}, "required": []}
     cluster = InProcess(answer=Model())
-    with pytest.raises(SliceError, match=r"column 'N' is also a column of the input: rename that property"):
+    with pytest.raises(SliceError, match=r"column 'N' is also a column of the input. Rename that property"):
         run(changed(job, output_schema=schema, output_mode="columns"), cluster)
     assert cluster.answered == 0
     report = run(changed(job, output_mode="columns"), cluster)

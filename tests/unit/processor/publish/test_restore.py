@@ -131,7 +131,7 @@ def test_run_that_publishes_at_the_same_time_wins_and_the_restore_says_so(
 
     with monkeypatch.context() as patch:
         patch.setattr(restore, "locate_files", late)
-        with pytest.raises(SliceError, match=r"another run publishes .* try again") as e:
+        with pytest.raises(SliceError, match=r"another run publishes .* Try again") as e:
             restore.restore_version(job, 1)
     assert e.value.kind == "transient"
     assert answers(job)[0] == "a new"

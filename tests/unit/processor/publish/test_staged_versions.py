@@ -15,6 +15,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
+from airflow_provider_raydatallm.processor.publish import commit as publish_commit
 from airflow_provider_raydatallm.processor.publish.commit import (
     PublishedByOthersError,
     SupersededError,
@@ -99,6 +100,50 @@ def test_later_run_publishes_what_is_staged_and_answers_nothing(job: SliceJob) -
     assert newest(job).body["staged_version"] == staged.name
     assert staged_names(folders_of(job).metadata) == []
     assert checkpoint_folders(job) == []
+
+
+def test_commit_that_comes_between_the_steps_of_a_discard_wins(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = stage(job)
+    folders = folders_of(job)
+    look = versions._highest_shown
+
+    def late(of: versions.SliceFolders) -> tuple[int, str]:
+        monkeypatch.setattr(versions, "_highest_shown", look)
+        with monkeypatch.context() as patch:  # killed before the table shows it
+            patch.setattr(publish_commit, "reconcile", lambda folders: None)
+            commit(folders, staged)
+        return look(of)
+
+    monkeypatch.setattr(versions, "_highest_shown", late)
+    with pytest.raises(StagedVersionError, match="was published, as version 1"):
+        discard(folders, staged)
+    assert run(job).outcome == "unchanged"
+    assert answers(job) == [f"n{i}" for i in range(ROWS)]
+
+
+def test_version_whose_plan_is_gone_is_not_published(job: SliceJob) -> None:
+    staged = stage(job)
+    (metadata(job) / staged.version.plan).unlink()
+    before = all_files(job)
+    with pytest.raises(UnusableError, match=r"plan-.* is gone"):
+        commit_for_people(job, staged.name)
+    assert all_files(job) == before
+    cluster = InProcess()
+    assert run(job, cluster).outcome == "published"
+    assert cluster.answered == 0
+
+
+def test_command_that_names_none_takes_the_only_one_of_its_own_configuration(job: SliceJob) -> None:
+    staged = stage(job)
+    for act in (commit_for_people, discard_for_people):
+        with pytest.raises(StagedVersionError, match="is of another configuration"):
+            act(asked(job, "new"), None)
+    assert not Path(job.slice_path).exists()
+    assert (
+        commit_for_people(asked(job, "new"), staged.name).number == 1
+    )  # by its name, whatever the spec asks
 
 
 def test_run_that_only_stages_finds_what_is_staged(job: SliceJob) -> None:
@@ -216,10 +261,10 @@ def test_staged_version_that_is_not_as_it_was_staged_is_refused(job: SliceJob, f
             says = "was edited"
         case "older format":
             edit(path, lambda body: body.update(format=0))
-            says = "of format 0, .* run the slice again"
+            says = "of format 0, .* Run the slice again"
         case "newer format":
             edit(path, lambda body: body.update(format=99))
-            says = "of format 99, .* upgrade the provider"
+            says = "of format 99, .* Upgrade the provider"
         case "another table":
             edit(path, lambda body: body.update(table=f"{job.slice_path}-b"))
             says = "was staged for .*-b, and this slice"

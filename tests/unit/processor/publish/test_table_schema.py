@@ -72,7 +72,7 @@ def test_refused_column_costs_nothing_and_columns_is_the_cure(job: SliceJob, tmp
     pa.struct([("a", pa.list_(pa.int8(), 0))]),
 ], ids=str)  # fmt: skip
 def test_answer_of_a_type_that_cannot_be_published_is_refused(job: SliceJob, kind: pa.DataType) -> None:
-    with pytest.raises(SliceError, match=r"answer column 'answer' is .*return another type from postprocess"):
+    with pytest.raises(SliceError, match=r"answer column 'answer' is .*another type from postprocess"):
         check(job, [pa.field("answer", kind)])
 
 

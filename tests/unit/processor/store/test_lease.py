@@ -114,7 +114,7 @@ def test_waiting_ends_when_there_is_nothing_left_to_do(store: Store) -> None:
 
 def test_policy_fail_does_not_wait_for_a_holder_that_lives(store: Store) -> None:
     first = acquire(store, me="first")
-    with pytest.raises(SliceError, match=r"first is at work on .*set 'attach'"):
+    with pytest.raises(SliceError, match=r"first is at work on .*'attach'"):
         acquire(store, wait=False, stop_waiting=lambda other: wait_for_beat(store, other))
     first.close()
 

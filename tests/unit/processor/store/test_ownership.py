@@ -227,7 +227,7 @@ def test_table_that_leaves_its_quarantine_is_told_which_file_to_remove(lake: Pat
         (lake / name).rename(lake / name.replace("a", "b", 1))
     moved = table(lake, "{}/b", publish__quarantine_path="{}/failed", slice_key="2026-02-01")
     mark = lake / "failed.ray_llm" / MARK
-    assert f"as {mark} says: give" in refused(moved, lake)
+    assert f"as {mark} says. Give" in refused(moved, lake)
     mark.unlink()
     assert run_in_process(moved).outcome == "published"
     assert Mark.read(str(mark.parent)) == Mark(str(mark.parent), "quarantine", f"{lake}/b")

@@ -68,7 +68,7 @@ def test_slice_that_a_newer_provider_published_is_refused_and_named(job: SliceJo
     rewrite(job, 1, format=versions.FORMAT + 1, provider_version="99.0")
     before = shown(job)
     for read in (lambda: run(job), lambda: published_files(job.slice_path)):
-        with pytest.raises(SliceError, match=r"commit-000001\.json was written by version 99\.0 .*upgrade"):
+        with pytest.raises(SliceError, match=r"commit-000001\.json was written by version 99\.0 .*Upgrade"):
             read()
     assert shown(job) == before
 

@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.clusters.embedded import folder as head_folder
 from airflow_provider_raydatallm.clusters.embedded.folder import FOLDER_VARIABLE, HeadRecord, LocalHead
 from airflow_provider_raydatallm.clusters.embedded.processes import (
     LocalHeadError,
+    check_outside,
     end_processes,
     head_environment,
     process_identity,
@@ -89,6 +90,7 @@ def stop_head(folder: Path | None = None) -> int:
     folder = head_folder.prepare(folder)
     with head_folder.locked(folder, time.monotonic() + 150):
         record = head_folder.read_record(folder)
+        check_outside(folder)
         (folder / "token").unlink(missing_ok=True)  # first, so that whoever finds it dying knows why
         ended = end_processes(folder, record.processes if record else {})
         (folder / "head.json").unlink(missing_ok=True)

@@ -63,6 +63,12 @@ def head_environment(folder: Path) -> dict[str, str]:
     }
 
 
+def check_outside(folder: Path) -> None:
+    """:raises LocalHeadError: when this process is one of the head's."""
+    if os.environ.get(MARKER_VARIABLE) == str(folder):
+        raise LocalHeadError(f"this process runs inside the embedded Ray head in {folder}: it cannot end it")
+
+
 def end_processes(folder: Path, recorded: Mapping[int, str], timeout: float = 30.0) -> int:
     """Sends SIGTERM, then SIGKILL, until no process of the head is left. Returns how many were ended.
 
@@ -71,8 +77,7 @@ def end_processes(folder: Path, recorded: Mapping[int, str], timeout: float = 30
     """
     import psutil
 
-    if os.environ.get(MARKER_VARIABLE) == str(folder):
-        raise LocalHeadError(f"this process runs inside the embedded Ray head in {folder}: it cannot end it")
+    check_outside(folder)
     known = dict(recorded)
     ended: set[tuple[int, str]] = set()
     started = time.monotonic()

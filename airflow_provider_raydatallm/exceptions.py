@@ -9,6 +9,7 @@ Each carries its record as `failure`: kind, sentence, advice, place, root cause,
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -123,15 +124,19 @@ def error_of(failure: Failure) -> BaseException:
 
 
 def with_failure(error: BaseException, failure: Failure) -> BaseException:
-    """Has an exception of Airflow's, or anybody's, carry a record."""
-    error.failure = failure  # type: ignore[attr-defined]
+    """Has an exception of Airflow's, or anybody's that can, carry a record."""
+    with contextlib.suppress(Exception):
+        error.failure = failure  # type: ignore[attr-defined]
     return error
 
 
 def failure_of(error: BaseException) -> Failure:
     """Returns the record that an exception carries; of one without, what its class and its text say."""
-    if isinstance(failure := getattr(error, "failure", None), Failure):
-        return failure
-    name, text = type(error).__name__, str(error)
+    name, text = type(error).__name__, ""
+    with contextlib.suppress(Exception):  # its own code may raise anything
+        if isinstance(failure := getattr(error, "failure", None), Failure):
+            return failure
+    with contextlib.suppress(Exception):
+        text = str(error)
     kind: Kind = "timeout" if isinstance(error, AirflowTaskTimeout) else "transient"
     return Failure(kind, first_line(f"{name}: {text}" if text else name), cause=f"{name}: {text}")

@@ -51,6 +51,7 @@ from airflow_provider_raydatallm.processor.store.leftovers import remove_run_fil
 from airflow_provider_raydatallm.processor.store.ownership import take_folders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     KEEP_DAYS,
+    MOST_DAYS,
     StagedVersion,
     find_staged,
 )
@@ -112,6 +113,12 @@ def stage_slice(
     :param keep_days: how long it waits before `gc` removes it.
     :raises SliceError: as of `run_slice`.
     """
+    if not 0 < keep_days <= MOST_DAYS:
+        raise SliceError(
+            f"a staged version cannot be kept for {keep_days:g} days",
+            kind="input",
+            advice=f"Give a number above 0, and at most {MOST_DAYS:,.0f}",
+        )
     cluster = cluster or RayCluster()
 
     def hold(build: VersionBuild, lease: Lease) -> StagedVersion:

@@ -6,6 +6,7 @@ attempt, a worker or a user's print are ignored; length and hash reveal lines th
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from typing import Any, Literal
@@ -37,7 +38,11 @@ def decode_line(line: str, nonce: str) -> tuple[LineKind, Any] | None:
             owner,
             length,
         ) == (MARK, nonce, str(len(text))) and hashlib.sha256(text.encode()).hexdigest() == digest:
-            return kind, json.loads(text)
+            # A job's other code may print such a line, too.
+            with contextlib.suppress(ValueError, RecursionError):
+                value = json.loads(text)
+                if value is None or isinstance(value, dict):
+                    return kind, value
     return None
 
 

@@ -34,7 +34,11 @@ FINAL: frozenset[Kind] = frozenset({"input", "model", "cluster", "connection"})
 #: Most characters of a text, by field, and most texts.
 _CHARACTERS = {"sentence": 2000, "advice": 1000, "cause": 4000, "row_texts": 1000, "log": 1000, "frames": 600}
 _TEXTS = {"advice": 8, "row_texts": 8, "log": 40, "frames": 2}
-_PLACE_CHARACTERS = 1000
+_PLACE_CHARACTERS, _COUNTS, _COUNT_CHARACTERS = 500, 20, 50
+#: Of a sentence that is shortened.
+_LEAST_CHARACTERS = 40
+#: Of a text, before it is made safe.
+_READ_CHARACTERS = 100_000
 
 
 @dataclass(frozen=True)
@@ -50,6 +54,11 @@ class Place:
     row: int | None = None
     worker: str | None = None
     node: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            if isinstance(value, str):
+                object.__setattr__(self, name, _safe(value, _PLACE_CHARACTERS))
 
 
 @dataclass(frozen=True)
@@ -85,6 +94,8 @@ class Failure:
                 last = value[-_TEXTS[name] :] if name in ("log", "frames") else value[: _TEXTS[name]]
                 safe = tuple(_safe(text, characters) for text in last if text)
             object.__setattr__(self, name, safe)
+        counts = list(self.counts.items())[:_COUNTS]
+        object.__setattr__(self, "counts", {_safe(name, _COUNT_CHARACTERS): n for name, n in counts})
 
     @property
     def can_retry(self) -> bool:
@@ -123,24 +134,31 @@ class Failure:
     def to_json(self, most_bytes: int | None = None) -> dict[str, Any]:
         """Returns what JSON can hold, without empty fields.
 
-        :param most_bytes: of its JSON in ASCII; what says least is left out first.
+        :param most_bytes: of its JSON in ASCII, where that has room for a short sentence; what says least is
+            left out first.
         """
-        failure = self
+        failure, is_shortest = self, False
         while True:
             value = {n: v for n, v in asdict(failure).items() if v not in ("", (), {})}
             value["place"] = {name: at for name, at in value["place"].items() if at is not None}
             if not value["place"]:
                 del value["place"]
-            if most_bytes is None or len(json.dumps(value)) <= most_bytes:
+            if most_bytes is None or is_shortest or len(json.dumps(value)) <= most_bytes:
                 return value
-            failure = failure._shorter()
+            shorter = failure._shorter()
+            failure, is_shortest = shorter, shorter == failure
 
     def _shorter(self) -> Failure:
-        """Without the oldest half of the log, then with half of its longest text."""
+        """Without the oldest half of the log, then without place and counts, then with half of its longest
+        text."""
         if self.log:
             return replace(self, log=self.log[len(self.log) // 2 + 1 :])
+        if self.counts or self.place != Place():
+            return replace(self, counts={}, place=Place())
         name = max(_CHARACTERS, key=lambda name: len("".join(getattr(self, name))))
         value = getattr(self, name)
+        if len(value) <= _LEAST_CHARACTERS and name == "sentence":
+            return self
         half: Any = value[: len(value) // 2] if isinstance(value, str) or len(value) > 1 else ()
         return replace(self, **{name: half})
 
@@ -178,7 +196,7 @@ def _known_places(place: Mapping[str, Any], clean: Callable[[str], str]) -> Iter
         if at.name == "row" and isinstance(value, int):
             yield at.name, value
         elif at.name != "row" and isinstance(value, str):
-            yield at.name, clean(value)[:_PLACE_CHARACTERS]
+            yield at.name, clean(value)
 
 
 def _whole_numbers(counts: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
@@ -191,7 +209,10 @@ def _safe(text: str, characters: int, *, lines: bool = False) -> str:
     """
     :param lines: whether it may have several.
     """
-    text = text[: 4 * characters].encode(errors="replace").decode()  # also half a character
-    parts = text.splitlines() if lines else [" ".join(filter(None, map(str.strip, text.splitlines())))]
-    safe = "\n".join(without_secrets(plain_text(part)) for part in parts).strip()
+    text = text[:_READ_CHARACTERS].encode(errors="replace").decode()  # also half a character
+    joint = "\n" if lines else " "
+    text = joint.join(filter(None, map(str.rstrip if lines else str.strip, text.splitlines())))
+    # Cut twice: a secret may stand where the first cut is, and a key has several lines.
+    masked = without_secrets(text.lstrip()[: 4 * characters])
+    safe = "\n".join(map(plain_text, masked.split("\n"))).strip()
     return safe if len(safe) <= characters else f"{safe[: characters - 4]} ..."

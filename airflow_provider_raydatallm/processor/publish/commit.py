@@ -339,7 +339,7 @@ def _decide(folders: SliceFolders, staged: StagedVersion) -> Version | int:
 
 def _check_files(folders: SliceFolders, staged: StagedVersion) -> None:
     """
-    :raises UnusableError: when its plan or a staged file is gone, or a file has another size.
+    :raises UnusableError: when its plan or a staged file is gone, or a file has other content.
     :raises SupersededError: when that is since another version was published.
     """
     what = _missing(folders, staged)
@@ -355,6 +355,8 @@ def _missing(folders: SliceFolders, staged: StagedVersion) -> str | None:
         if size != file.bytes:
             found = "is gone" if size is None else f"has {size:,} bytes and was staged with {file.bytes:,}"
             return f"{folders.staging.path(version.staged_name(file))} {found}"
+        if folders.staging.sha256(version.staged_name(file)) != file.sha256:
+            return f"{folders.staging.path(version.staged_name(file))} has other content than was staged"
     if version.plan.rpartition("/")[2] not in folders.metadata.names(versions.PLANS):
         return f"{folders.metadata.path(version.plan)} is gone"
     return None

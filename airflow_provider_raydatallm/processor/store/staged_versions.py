@@ -35,6 +35,7 @@ STAGED_VERSIONS = "staged_versions"
 FORMAT = 1
 #: How long a version that is held stays, unless it says otherwise.
 KEEP_DAYS = 30.0
+MOST_DAYS = 36_500.0
 #: As of a commit.
 _MAX_BYTES = 256 << 20
 _STAGE_ANEW = "Run the slice again, which stages it anew from its finished rows"
@@ -58,7 +59,7 @@ class _Document(BaseModel):
     staged_at: str
     table: str
     follows: Annotated[int, Field(ge=0, le=LAST_NUMBER)]
-    keep_days: Annotated[float, Field(ge=0, le=36_500)]
+    keep_days: Annotated[float, Field(ge=0, le=MOST_DAYS)]
     accepts_change: bool
     #: Of each column its name, its type, and whether it is an answer's.
     columns: list[Annotated[list[Any], Field(min_length=3, max_length=3)]]

@@ -116,7 +116,7 @@ class JobWatch:
                 self._outcome = Finished(value)
             elif kind == "error":
                 self._outcome = self._outcome or Failed(Failure.parse(value, clean))
-            elif kind == "progress":
+            elif kind == "progress" and value is not None:
                 shown.append(value)
         return shown
 

@@ -139,6 +139,21 @@ def test_airflows_own_errors_carry_one_too(
     assert kept(context).kind == ("timeout" if error is AirflowTaskTimeout else "transient")
 
 
+class ReadOnly(Exception):
+    @property
+    def failure(self) -> Any:
+        raise RuntimeError("no")
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_exception_that_takes_nothing_is_recorded_all_the_same() -> None:
+    log, context = Log(), context_of(operator())
+    record_failure(context, ReadOnly(), log)
+    assert kept(context).sentence == "ReadOnly"
+
+
 def test_failure_is_shown_also_where_airflow_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     log, context = Log(), context_of(operator())
     context["ti"].xcoms = None  # the API server is away

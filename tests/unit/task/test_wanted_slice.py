@@ -74,7 +74,7 @@ def test_report_of_a_newer_provider_and_a_missing_package_are_not_waited_for(
     version.body["report"]["what_is_new"] = 1
     store = folders_of(job).metadata
     store.put_document("commits/commit-000001.json", version.body | {"provider_version": "9.0"})
-    with pytest.raises(SliceError, match=r"by version 9\.0 of the provider, .*: upgrade the provider here"):
+    with pytest.raises(SliceError, match=r"by version 9\.0 of the provider, .*Upgrade the provider here"):
         WantedSlice(job.slice_path).look(LOG)
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(SliceError, match="gcsfs"):

@@ -53,6 +53,35 @@ def test_any_record_fits_a_marked_line(text: str) -> None:
     assert "log" not in small
 
 
+@pytest.mark.parametrize("failure", [
+    Failure("input", "x", counts={f"n{i}": i for i in range(4000)}),
+    Failure("input", "x", place=Place(file="ä" * 20_000, column="c" * 20_000, worker="w" * 9999)),
+])  # fmt: skip
+@pytest.mark.parametrize("most_bytes", [1, 100, 2000])
+def test_counts_and_place_are_bounded_and_left_out_first(failure: Failure, most_bytes: int) -> None:
+    value = failure.to_json(most_bytes)
+    assert value["sentence"] == "x"
+    assert len(json.dumps(value)) <= max(most_bytes, 40)
+
+
+def test_counts_and_place_are_safe_too() -> None:
+    bad = "a\x1b[2J\n::endgroup:: password=hunter22secret"
+    failure = Failure("input", "x", counts={bad: 1}, place=Place(file=bad, column=bad))
+    for text in (*failure.counts, failure.place.file, failure.place.column):
+        assert text is not None
+        assert text.isprintable()
+        assert "hunter22" not in text
+
+
+def test_secret_is_masked_where_a_text_is_cut_and_over_lines() -> None:
+    token = "hf_abcdefABCDEF0123456789xyz"
+    assert "hf_abc" not in Failure("transient", " " * 7980 + f"token {token}").sentence
+    key = (
+        "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkqhkiG9w0BAQ\nAAAABBBBCCCCDDDD\n-----END PRIVATE KEY-----"
+    )
+    assert "MIIEvQ" not in Failure("transient", "x", cause=f"it held\n{key}\nend").cause
+
+
 def test_the_end_of_a_log_says_more_than_its_beginning() -> None:
     log = tuple(f"line {i}" for i in range(100))
     kept = Failure("engine", "it died", log=log).log

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.publish import commit as publish_commit
@@ -121,6 +122,27 @@ def test_commit_that_comes_between_the_steps_of_a_discard_wins(
         discard(folders, staged)
     assert run(job).outcome == "unchanged"
     assert answers(job) == [f"n{i}" for i in range(ROWS)]
+
+
+def test_file_that_was_replaced_by_another_of_its_size_is_not_published(job: SliceJob) -> None:
+    staged = stage(job)
+    [file] = staged.version.files
+    path = metadata(job) / staged.version.staged_name(file)
+    path.write_bytes(b"X" * path.stat().st_size)
+    with pytest.raises(UnusableError, match="has other content than was staged"):
+        commit_for_people(job, staged.name)
+    assert not Path(job.slice_path).exists()
+    cluster = InProcess()
+    assert run(job, cluster).outcome == "published"
+    assert (answers(job), cluster.answered) == ([f"n{i}" for i in range(ROWS)], 0)
+
+
+@pytest.mark.parametrize("days", [0, -1, float("nan"), float("inf"), 40_000])
+def test_time_to_keep_is_one_that_a_document_can_have(job: SliceJob, days: float) -> None:
+    cluster = InProcess()
+    with pytest.raises(SliceError, match="cannot be kept"):
+        stage(job, cluster, keep_days=days)
+    assert cluster.answered == 0
 
 
 def test_version_whose_plan_is_gone_is_not_published(job: SliceJob) -> None:

@@ -85,7 +85,7 @@ def _slices(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.published import kept_versions
+    from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
     from airflow_provider_raydatallm.processor.tables.slice_state import read_state
 
     folders = _folders(args, args.slice)

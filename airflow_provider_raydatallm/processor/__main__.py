@@ -236,7 +236,7 @@ def _retry(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.published import (
+    from airflow_provider_raydatallm.processor.publish.published import (
         current_report,
         report_of_run,
         slice_progress,
@@ -277,7 +277,7 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _files(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.published import published_files
+    from airflow_provider_raydatallm.processor.sinks.reading import published_files
 
     job = load_spec(args.spec)
     try:
@@ -328,7 +328,7 @@ def _stage(args: argparse.Namespace) -> int:
 
 def _versions(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.publish.commit import staged_listing
-    from airflow_provider_raydatallm.processor.store.published import kept_versions
+    from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
     from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 
     folders = SliceFolders.open(load_spec(args.spec).paths)
@@ -396,7 +396,7 @@ def _restore(args: argparse.Namespace) -> int:
 
 
 def _gc(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.garbage import find_leftovers, remove_leftovers
+    from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 
     leftovers: list[dict[str, Any]] = []
     failed = False

@@ -19,7 +19,8 @@ PACKAGE = "airflow_provider_raydatallm"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 #: What the Airflow side may import from the Ray side, and nothing else.
 WINDOWS = {
-    "processor.publish.commit", "processor.store.published", "processor.tables.slice_view",
+    "processor.publish.commit", "processor.publish.published", "processor.sinks.reading",
+    "processor.tables.slice_view",
     "processor.request.row_code", "processor.request.row_function",
 }  # fmt: skip
 PUBLIC = {"exceptions", "get_provider_info", "reader"}
@@ -142,7 +143,9 @@ def test_nobody_outside_asks_of_which_kind_a_cluster_is() -> None:
             assert not re.search(r"is_local\b|local_head", modules()[module].read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", ["processor.store.published", "processor.publish.commit"])
+@pytest.mark.parametrize(
+    "name", ["processor.publish.published", "processor.publish.commit", "processor.sinks.reading"]
+)
 def test_what_the_airflow_side_reads_and_commits_with_needs_neither_arrow_nor_ray(name: str) -> None:
     code = (
         f"import sys, {PACKAGE}.{name}; "

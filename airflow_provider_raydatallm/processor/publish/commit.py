@@ -23,6 +23,8 @@ from airflow_provider_raydatallm import __version__
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
+from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
+from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.column_agreement import (
     ColumnAgreement,
@@ -267,7 +269,7 @@ def put_commit(
     :param keep: how many versions before it stay readable.
     :raises NumberTakenError: when the number is taken.
     """
-    put_marker(folders, staged)
+    open_sink(folders).prepare(staged)
     decided = {
         **body,
         "number": number,
@@ -277,11 +279,6 @@ def put_commit(
     }
     if _create(folders, number, decided) is None:
         raise NumberTakenError(f"number {number} of {folders.table.url} is taken")
-
-
-def put_marker(folders: SliceFolders, staged: str) -> None:
-    """Its copy or link becomes `_SUCCESS`."""
-    folders.staging.put(f"{versions.STAGED}/{staged}/{versions.SUCCESS}", b"")
 
 
 def find_published(folders: SliceFolders, name: str, follows: int = 0) -> Version | None:
@@ -324,7 +321,7 @@ def _decide(folders: SliceFolders, staged: StagedVersion) -> Version | int:
     """
     try:
         # One listing tells that no version follows the one that it was built on, itself included.
-        return versions.next_number(folders, staged.follows)
+        return next_number(folders, staged.follows)
     except NumberTakenError as e:
         # Only now: one that is published before this look is found, whenever that was.
         if (version := find_published(folders, staged.name, staged.follows)) is not None:
@@ -400,7 +397,7 @@ def _copy(folders: SliceFolders, staged: StagedVersion, number: int) -> dict[str
         folders.metadata.place(folders.metadata, version.plan, plan)
     except FileNotFoundError as e:
         raise _gone(folders, str(e)) from e
-    put_marker(folders, name)
+    open_sink(folders).prepare(name)
     return body
 
 

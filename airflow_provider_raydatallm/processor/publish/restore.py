@@ -13,12 +13,14 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.commit import put_commit
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
+from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
+from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
+from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.column_agreement import table_metadata
 from airflow_provider_raydatallm.processor.store.file_names import file_name
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
-from airflow_provider_raydatallm.processor.store.published import kept_versions, locate_files
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
@@ -47,11 +49,11 @@ def restore_version(job: SliceJob, number: int) -> Version:
             kind="input",
             advice="Set publish.keep_versions: that of the run that replaces a version decides how many stay",
         )
-    new = versions.next_number(folders, kept[0].number)
+    new = next_number(folders, kept[0].number)
     staged = f"{new:06}-{uuid.uuid4().hex[:8]}"
     plan = f"{versions.PLANS}/plan-{new:06}-{uuid.uuid4().hex[:8]}.json"
     try:
-        places = locate_files(folders, old)
+        places = open_sink(folders).locate(old)
 
         def stage(
             kind: Literal["part", "quarantine"], files: tuple[PublishedFile, ...]

@@ -28,11 +28,11 @@ from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.answer_columns import undecided_as_null
-from airflow_provider_raydatallm.processor.publish.commit import put_marker
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.publish.value_counts import label_column
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
+from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.lease import Lease
@@ -138,7 +138,7 @@ class Staging:
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
         }
-        put_marker(self.folders, staged)
+        open_sink(self.folders).prepare(staged)
         version = document_of(
             staged,
             body,

@@ -1,7 +1,7 @@
 """The versions of a slice, and the folders that hold them.
 
 `commits/commit-000003.json` is created once and never replaced or removed. The highest one that is not void
-is the slice's content; what the table's folder shows follows it (`publish.reconcile`). A void commit uses a
+is the slice's content; what the table shows follows it (`publish.reconcile`). A void commit uses a
 number up, so that no run can publish under it. Imports only fsspec, for the Airflow side.
 """
 
@@ -23,9 +23,6 @@ from airflow_provider_raydatallm.processor.store.commit_body import check_body
 from airflow_provider_raydatallm.processor.store.file_names import (
     following,
     number_of_commit,
-    number_of_file,
-    number_of_kept,
-    number_of_staged,
     staged_of_complete,
 )
 from airflow_provider_raydatallm.processor.store.marks import IS_QUARANTINE, find_owner, folders_above
@@ -34,10 +31,8 @@ from airflow_provider_raydatallm.processor.store.marks import IS_QUARANTINE, fin
 FORMAT = 3
 #: Folders and files of a slice's metadata.
 COMMITS, PLANS, CHECKPOINT, PROGRESS = "commits", "plans", "checkpoint", "progress.json"
-#: Folders beside the table: files of versions that are not shown yet, and of older versions.
-STAGED, KEPT = "staged", "kept"
-#: In a table's folder, and with what is staged for it.
-SUCCESS = "_SUCCESS"
+#: Folder beside the table: files of versions that are not shown yet.
+STAGED = "staged"
 
 #: Of a commit: some 300 bytes for each file of a slice.
 _COMMIT_BYTES = 256 << 20
@@ -158,16 +153,8 @@ class Version:
         """Name of its folder among the staged files: no other commit has it."""
         return str(self.body["staged"])
 
-    @property
-    def marker(self) -> str:
-        """The staged source of `_SUCCESS`."""
-        return f"{STAGED}/{self.staged}/{SUCCESS}"
-
     def staged_name(self, file: PublishedFile) -> str:
         return f"{STAGED}/{self.staged}/{file.plain_name}"
-
-    def kept_name(self, file: PublishedFile) -> str:
-        return f"{KEPT}/{self.number:06}/{file.plain_name}"
 
     @property
     def keep(self) -> int:
@@ -284,21 +271,6 @@ def newest_version(store: Store) -> Version | None:
     return Commits.list(store).newest()
 
 
-def next_number(folders: SliceFolders, base: int) -> int:
-    """Returns the number of a version that follows the version `base` (0 for none).
-
-    :raises NumberTakenError: when `base` is not the newest version any more.
-    """
-    shown, path = _highest_shown(folders)
-    # One listing tells both: what is committed under this number follows `base`, with no version between.
-    commits = Commits.list(folders.metadata)
-    if (newest := commits.newest_number()) != base:
-        raise NumberTakenError(f"version {newest} of {folders.table.url} was published meanwhile")
-    if shown > commits.highest:
-        return following(shown, path)
-    return commits.next_number
-
-
 def read_version(store: Store, number: int, max_bytes: int = _COMMIT_BYTES) -> Version | None:
     """Returns a version; None when its number is void, or has no commit.
 
@@ -363,20 +335,3 @@ def complete_name(staged: str) -> str:
     """File that says that the table showed the version with this staged folder, and that no copy of an older
     one can still arrive."""
     return f"{COMMITS}/complete-{staged}"
-
-
-def _highest_shown(folders: SliceFolders) -> tuple[int, str]:
-    """The highest number of a version that was committed for sure, even if its commit is lost now, and the
-    path that says so."""
-    shown = [
-        (number_of_file(name) or 0, store.path(name))
-        for store in (folders.table, folders.quarantine)
-        for name in store.names()
-    ]
-    metadata, staging = folders.metadata, folders.staging
-    complete = (
-        (number_of_staged(name) or 0, metadata.path(complete_name(name)))
-        for name in Commits.list(metadata).complete
-    )
-    kept = ((number_of_kept(name) or 0, staging.path(f"{KEPT}/{name}")) for name in staging.names(KEPT))
-    return max((*shown, *complete, *kept), default=(0, ""))

@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_paths, slice_template
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.probe import PROBE
 from airflow_provider_raydatallm.processor.storage.store import is_scratch, modified_at
 from airflow_provider_raydatallm.processor.store import lease, versions
@@ -167,12 +168,12 @@ def _age_days(folders: SliceFolders, days: float) -> float | None:
         or _is_probe(folders)
         or (name.startswith(_OF_RUNS) and not _is_of_staged(kept, name))
     ]
-    highest = Commits.list(folders.metadata).highest
+    highest, sink = Commits.list(folders.metadata).highest, open_sink(folders)
     for name, at in _changes(folders.staging.details(versions.STAGED)):
         number = number_of_staged(name)
         if number is None or name.partition("/")[0] in kept.names:
             continue
-        if number > highest or not name.endswith(f"/{versions.SUCCESS}"):
+        if number > highest or not sink.stays_staged(name):
             times.append(at)
     return max(0.0, time.time() - max(times)) / 86400 if times else None
 

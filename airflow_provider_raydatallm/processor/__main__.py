@@ -255,7 +255,8 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _why_nothing(job: SliceJob) -> str:
-    from airflow_provider_raydatallm.processor.store.versions import SliceFolders, newest_version
+    from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+    from airflow_provider_raydatallm.processor.store.versions import newest_version
 
     if (newest := newest_version(SliceFolders.open(job.paths).metadata)) is None:
         return "nothing is published"
@@ -329,7 +330,7 @@ def _stage(args: argparse.Namespace) -> int:
 def _versions(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.publish.commit import staged_listing
     from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
-    from airflow_provider_raydatallm.processor.store.versions import SliceFolders
+    from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
     folders = SliceFolders.open(load_spec(args.spec).paths)
     versions = [

@@ -18,7 +18,8 @@ from airflow_provider_raydatallm.processor.sinks.base import DamagedVersionError
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
-from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Commits, Version
 
 logger = logging.getLogger(__name__)
 

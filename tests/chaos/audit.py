@@ -23,17 +23,17 @@ from airflow_provider_raydatallm.processor.sinks.folder import KEPT, SUCCESS
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.file_names import (
+    CHECKPOINT,
+    COMMITS,
+    PROGRESS,
+    STAGED,
     number_of_file,
     number_of_plan,
     number_of_staged,
 )
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import STAGED_VERSIONS
-from airflow_provider_raydatallm.processor.store.versions import (
-    Commits,
-    PublishedFile,
-    SliceFolders,
-    Version,
-)
+from airflow_provider_raydatallm.processor.store.versions import Commits, PublishedFile, Version
 from airflow_provider_raydatallm.reader import published_dataset
 from tests.chaos.readers import readers
 
@@ -163,7 +163,7 @@ def contents(slice_path: str) -> dict[str, str]:
     found = {}
     for what, store, folder in (
         ("table", folders.table, ""), ("quarantine", folders.quarantine, ""),
-        ("metadata", folders.metadata, versions.COMMITS), ("metadata", folders.metadata, "reports"),
+        ("metadata", folders.metadata, COMMITS), ("metadata", folders.metadata, "reports"),
         ("kept", folders.staging, KEPT),
     ):  # fmt: skip
         for name in store.tree(folder):
@@ -242,7 +242,7 @@ def _check_metadata(
     found.faults += [f"{name} is missing" for name in sorted(named - there)]
     for name in sorted(there - named):
         folder, _, base = name.rpartition("/")
-        staged = number_of_staged(name.removeprefix(f"{versions.STAGED}/"))
+        staged = number_of_staged(name.removeprefix(f"{STAGED}/"))
         if folder == "reports" and any(base == report_name(n).rpartition("/")[2] for n in commits.numbers):
             continue  # of older versions
         if staged == version.number and base == SUCCESS:
@@ -252,16 +252,16 @@ def _check_metadata(
         plan = number_of_plan(name)
         if plan == version.number:
             continue  # of a run that died before its commit: it goes with the next version
-        of_runs = (f"{versions.CHECKPOINT}/", "lease/", f"{STAGED_VERSIONS}/")
-        is_run = name.startswith(of_runs) or name == versions.PROGRESS
+        of_runs = (f"{CHECKPOINT}/", "lease/", f"{STAGED_VERSIONS}/")
+        is_run = name.startswith(of_runs) or name == PROGRESS
         # What no reader takes for data and no later run takes for its own is litter.
-        is_late = staged is not None or plan is not None or name.startswith(f"{versions.COMMITS}/complete-")
+        is_late = staged is not None or plan is not None or name.startswith(f"{COMMITS}/complete-")
         if is_run or is_late or "_tmp-" in name:
             found.litter.append(name)
         else:
             found.faults.append(f"{name} is named by nothing")
-    if folders.metadata.is_local and versions.CHECKPOINT in folders.metadata.names() and not found.litter:
-        found.litter.append(f"{versions.CHECKPOINT}/")
+    if folders.metadata.is_local and CHECKPOINT in folders.metadata.names() and not found.litter:
+        found.litter.append(f"{CHECKPOINT}/")
 
 
 def _check_report(version: Version, promise: Promise, store: Store, faults: list[str]) -> None:

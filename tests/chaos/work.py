@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import lease, versions
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import StagedVersion
 from tests.chaos import audit, failpoints, storage
 from tests.chaos.failpoints import FailPoint
@@ -210,7 +211,7 @@ def changed(then: dict[str, str], now: dict[str, str], who: str) -> list[str]:
 
 def _audit_kept(s: Slice) -> list[str]:
     """The version that was there first, where it is kept."""
-    kept = kept_versions(versions.SliceFolders.open(s.job().paths))
+    kept = kept_versions(SliceFolders.open(s.job().paths))
     if s.scenario.before is None or 1 not in [v.number for v in kept[1 : 1 + kept[0].keep]]:
         return []
     try:

@@ -8,7 +8,8 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.sinks.folder import marker_name
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version, newest_version
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Version, newest_version
 
 
 def folders_of(job: SliceJob) -> SliceFolders:

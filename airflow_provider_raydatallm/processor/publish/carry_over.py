@@ -26,10 +26,10 @@ from airflow_provider_raydatallm.processor.store.fragments import (
     by_kind_of_failure,
     put_fragment,
 )
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.versions import (
     NumberTakenError,
     PublishedFile,
-    SliceFolders,
     Version,
     newest_version,
 )

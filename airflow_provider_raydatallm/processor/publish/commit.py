@@ -31,9 +31,10 @@ from airflow_provider_raydatallm.processor.store.column_agreement import (
     ColumnsChangedError,
     table_metadata,
 )
-from airflow_provider_raydatallm.processor.store.file_names import renumbered_file
+from airflow_provider_raydatallm.processor.store.file_names import PLANS, STAGED, renumbered_file
 from airflow_provider_raydatallm.processor.store.leftovers import remove_released_lease, remove_run_files
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
@@ -46,7 +47,6 @@ from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     NumberTakenError,
     PublishedFile,
-    SliceFolders,
     Version,
 )
 
@@ -248,7 +248,7 @@ def discard(folders: SliceFolders, staged: StagedVersion) -> None:
 
 
 def remove_staged_files(folders: SliceFolders, name: str) -> None:
-    folder = f"{versions.STAGED}/{name}"
+    folder = f"{STAGED}/{name}"
     for file in folders.staging.names(folder):
         folders.staging.remove_file(f"{folder}/{file}")
     folders.staging.remove_empty(folder)
@@ -346,7 +346,7 @@ def _check_files(folders: SliceFolders, staged: StagedVersion) -> None:
 
 def _missing(folders: SliceFolders, staged: StagedVersion) -> str | None:
     version = staged.version
-    sizes = {f.name: f.size for f in folders.staging.files(f"{versions.STAGED}/{staged.name}")}
+    sizes = {f.name: f.size for f in folders.staging.files(f"{STAGED}/{staged.name}")}
     for file in version.all_files:
         size = sizes.get(file.plain_name)
         if size != file.bytes:
@@ -373,13 +373,13 @@ def _copy(folders: SliceFolders, staged: StagedVersion, number: int) -> dict[str
     """
     version = staged.version
     name = f"{number:06}-{uuid.uuid4().hex[:8]}"
-    plan = f"{versions.PLANS}/plan-{name}.json"
+    plan = f"{PLANS}/plan-{name}.json"
 
     def copies(files: tuple[PublishedFile, ...]) -> list[dict[str, object]]:
         result = []
         for file in files:
             copy = replace(file, name=renumbered_file(file.name, number, uuid.uuid4().hex[:8]))
-            target = f"{versions.STAGED}/{name}/{copy.plain_name}"
+            target = f"{STAGED}/{name}/{copy.plain_name}"
             folders.staging.place(folders.staging, version.staged_name(file), target)
             result.append(asdict(copy))
         return result

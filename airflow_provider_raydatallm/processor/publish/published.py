@@ -19,7 +19,9 @@ from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.versions import PROGRESS, SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.file_names import PROGRESS
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Version
 
 #: How long the Airflow side reads the store before it leaves that to the cluster.
 _READ_SECONDS = 15.0

@@ -24,14 +24,20 @@ from airflow_provider_raydatallm.processor.sinks.base import (
 )
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.file_names import number_of_plan, number_of_staged
+from airflow_provider_raydatallm.processor.store.file_names import (
+    COMMITS,
+    PLANS,
+    number_of_plan,
+    number_of_staged,
+)
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     STAGED_VERSIONS,
     read_staged,
     remove_document,
     staged_names,
 )
-from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.versions import Commits, Version
 
 #: Each round that is not the last one met a newer version, or another process at the same work.
 _MAX_ROUNDS = 50
@@ -111,17 +117,17 @@ def _complete(folders: SliceFolders, sink: Sink, version: Version, kept: Sequenc
     sink.remove_kept(version, {v.number for v in kept})
     # Whoever writes there now writes again, or can do without.
     plans = {v.plan for v in (version, *kept)}
-    for name in metadata.names(versions.PLANS):
-        number = number_of_plan(f"{versions.PLANS}/{name}")
-        if number is not None and number < version.number and f"{versions.PLANS}/{name}" not in plans:
-            metadata.remove_file(f"{versions.PLANS}/{name}")
+    for name in metadata.names(PLANS):
+        number = number_of_plan(f"{PLANS}/{name}")
+        if number is not None and number < version.number and f"{PLANS}/{name}" not in plans:
+            metadata.remove_file(f"{PLANS}/{name}")
     for name in staged_names(metadata):
         if name == version.body.get("staged_version") or _is_of_a_run(folders, name, version):
             remove_document(metadata, name)
     for staged in Commits.list(metadata).complete:
         if (number_of_staged(staged) or 0) < version.number:
             metadata.remove_file(versions.complete_name(staged))
-    for folder in (versions.COMMITS, versions.PLANS, STAGED_VERSIONS, ""):
+    for folder in (COMMITS, PLANS, STAGED_VERSIONS, ""):
         metadata.remove_scratch(folder)
     metadata.remove_empty(STAGED_VERSIONS)
     metadata.put(versions.complete_name(version.staged), b"")

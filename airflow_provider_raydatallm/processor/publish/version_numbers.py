@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store.file_names import following, number_of_staged
-from airflow_provider_raydatallm.processor.store.versions import (
-    Commits,
-    NumberTakenError,
-    SliceFolders,
-    complete_name,
-)
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, complete_name
 
 
 def next_number(folders: SliceFolders, base: int) -> int:

@@ -23,13 +23,9 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store.file_names import number_of_staged
-from airflow_provider_raydatallm.processor.store.versions import (
-    STAGED,
-    PublishedFile,
-    SliceFolders,
-    Version,
-)
+from airflow_provider_raydatallm.processor.store.file_names import STAGED, number_of_staged
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import PublishedFile, Version
 
 #: Requests at once, for versions of many files.
 _THREADS = 16

@@ -39,13 +39,9 @@ from airflow_provider_raydatallm.processor.sinks.base import (
     remove_files,
 )
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store.file_names import NUMBER, number_of_file
-from airflow_provider_raydatallm.processor.store.versions import (
-    STAGED,
-    PublishedFile,
-    SliceFolders,
-    Version,
-)
+from airflow_provider_raydatallm.processor.store.file_names import NUMBER, STAGED, number_of_file
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import PublishedFile, Version
 
 #: In a table's folder, and with what is staged for it.
 SUCCESS = "_SUCCESS"

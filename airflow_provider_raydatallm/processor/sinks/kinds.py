@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from airflow_provider_raydatallm.processor.sinks.base import Sink
 from airflow_provider_raydatallm.processor.sinks.folder import FolderSink
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
 KINDS: dict[str, type[Sink]] = {"folder": FolderSink}
 #: The kind of every slice, as long as no argument chooses another one.

@@ -9,7 +9,8 @@ from airflow_provider_raydatallm.contract.slice_paths import slice_paths
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Commits, Version
 
 if TYPE_CHECKING:
     import pyarrow.dataset

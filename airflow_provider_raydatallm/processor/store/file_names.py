@@ -9,6 +9,10 @@ from typing import Literal
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 
+#: Folders and files of a slice's metadata.
+COMMITS, PLANS, CHECKPOINT, PROGRESS = "commits", "plans", "checkpoint", "progress.json"
+#: Folder beside the table: files of versions that are not shown yet.
+STAGED = "staged"
 #: The highest number of a version, a lease or a document. Numbers count up by one, so that no table comes
 #: near it; a name with more digits is nobody's.
 LAST_NUMBER = 10**12 - 1

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Version
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -13,7 +13,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError, probl
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.processor.publish.published import hidden_metadata, read_progress
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
 _THREADS = 16
 #: A run that is at work writes its progress every ten seconds; clocks of machines may differ.

@@ -20,7 +20,8 @@ from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.filesystem import resolve, waiting_briefly
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.marks import IS_METADATA, Mark, find_owner, names_task
-from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Commits, Version
 from airflow_provider_raydatallm.processor.tables.confined_sample import confined_sample
 
 #: How many versions are read: each is a request to the store.

@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import version_build
 from airflow_provider_raydatallm.processor.publish import restore, version_numbers
 from airflow_provider_raydatallm.processor.store import lease, versions
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run
 from tests.support.slice_files import (
@@ -219,7 +220,7 @@ def test_version_that_appears_while_a_run_decides_is_followed(
     run(job)
     look = version_numbers._highest_shown
 
-    def late(folders: versions.SliceFolders) -> tuple[int, str]:
+    def late(folders: SliceFolders) -> tuple[int, str]:
         monkeypatch.setattr(version_numbers, "_highest_shown", look)
         run(asked(job, "new"))
         return look(folders)

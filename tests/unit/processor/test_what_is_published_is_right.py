@@ -24,6 +24,7 @@ from airflow_provider_raydatallm.processor.sinks.base import Newest
 from airflow_provider_raydatallm.processor.sinks.folder import FolderSink
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import lease, versions
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.marks import long
 from tests.support.s3_dialect import Dialect
@@ -278,7 +279,7 @@ def test_gc_leaves_a_live_run_alone_however_young_its_files_may_be(
 def test_run_that_gc_took_for_dead_loses_time_and_no_row(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(40)])
     job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out")
-    folders = versions.SliceFolders.open(job.paths)
+    folders = SliceFolders.open(job.paths)
     create_commit = versions.create_commit
 
     def collected_first(store: Store, number: int, body: dict[str, Any]) -> bool:

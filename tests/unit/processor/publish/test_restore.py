@@ -16,7 +16,8 @@ from airflow_provider_raydatallm.processor.publish import commit, restore
 from airflow_provider_raydatallm.processor.sinks.folder import FolderSink
 from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Version
 from airflow_provider_raydatallm.reader import published_dataset
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run

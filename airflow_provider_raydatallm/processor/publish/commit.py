@@ -354,7 +354,7 @@ def _missing(folders: SliceFolders, staged: StagedVersion) -> str | None:
             return f"{folders.staging.path(version.staged_name(file))} {found}"
         if folders.staging.sha256(version.staged_name(file)) != file.sha256:
             return f"{folders.staging.path(version.staged_name(file))} has other content than was staged"
-    if version.plan.rpartition("/")[2] not in folders.metadata.names(versions.PLANS):
+    if version.plan.rpartition("/")[2] not in folders.metadata.names(PLANS):
         return f"{folders.metadata.path(version.plan)} is gone"
     return None
 

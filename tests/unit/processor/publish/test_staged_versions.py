@@ -17,7 +17,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.publish import commit as publish_commit
-from airflow_provider_raydatallm.processor.publish import garbage
+from airflow_provider_raydatallm.processor.publish import garbage, version_numbers
 from airflow_provider_raydatallm.processor.publish.commit import (
     PublishedByOthersError,
     SupersededError,
@@ -31,6 +31,7 @@ from airflow_provider_raydatallm.processor.publish.commit import (
 from airflow_provider_raydatallm.processor.slice_run import stage_slice
 from airflow_provider_raydatallm.processor.storage import documents
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
@@ -117,16 +118,16 @@ def test_commit_that_comes_between_the_steps_of_a_discard_wins(
 ) -> None:
     staged = stage(job)
     folders = folders_of(job)
-    look = versions._highest_shown
+    look = version_numbers._highest_shown
 
-    def late(of: versions.SliceFolders) -> tuple[int, str]:
-        monkeypatch.setattr(versions, "_highest_shown", look)
+    def late(of: SliceFolders) -> tuple[int, str]:
+        monkeypatch.setattr(version_numbers, "_highest_shown", look)
         with monkeypatch.context() as patch:  # killed before the table shows it
             patch.setattr(publish_commit, "reconcile", lambda folders: None)
             commit(folders, staged)
         return look(of)
 
-    monkeypatch.setattr(versions, "_highest_shown", late)
+    monkeypatch.setattr(version_numbers, "_highest_shown", late)
     with pytest.raises(StagedVersionError, match="was published, as version 1"):
         discard(folders, staged)
     assert run(job).outcome == "unchanged"

@@ -8,6 +8,7 @@ replaces it or publishes: a published slice has no such file.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import logging
 import threading
@@ -61,7 +62,8 @@ class ProgressReporter:
         self.close()
         if error is not None:
             failure = replace(root_error(error, process_log), counts=_counts(self._progress))
-            error.failure = failure  # type: ignore[attr-defined]  # for whoever reports it
+            with contextlib.suppress(Exception):  # for whoever reports it, and need not read the log again
+                error.failure, error.log = failure, None  # type: ignore[attr-defined]
             self._progress = {**self._progress, "step": "failed", "failure": failure.to_json()}
             self._try(self._write)
 

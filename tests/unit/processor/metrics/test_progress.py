@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.metrics import progress as progress_module
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressReporter
+from airflow_provider_raydatallm.processor.root_error import root_error
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import garbage
@@ -116,6 +117,26 @@ def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
     run(job)
     assert not file_of(job).exists()
     assert pq.read_table(job.slice_path, partitioning=None).num_rows == 30
+
+
+def test_log_of_a_dead_process_is_read_and_told_once(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+
+    def log_of(*, pid: int) -> str:
+        read.append(pid)
+        return "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"
+
+    def die(batch: pa.Table) -> None:
+        raise SliceError("the engine died 3 times", kind="engine", log={"pid": 7})
+
+    monkeypatch.setattr(progress_module, "process_log", log_of)
+    with pytest.raises(SliceError) as raised:
+        run(job, die)
+    failure = root_error(raised.value, log_of)
+    assert read == [7]
+    assert failure.sentence.count("OutOfMemoryError") == 1
+    assert len(failure.advice) == len(set(failure.advice)) == 1
+    assert failure.kind == "gpu_memory"
 
 
 def test_gc_removes_the_progress_of_an_abandoned_checkpoint(job: SliceJob) -> None:

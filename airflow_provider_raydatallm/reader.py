@@ -4,6 +4,6 @@ Any Parquet reader may read a slice's folder directly (docs/guarantees.md says w
 functions read the files that the newest commit names.
 """
 
-from airflow_provider_raydatallm.processor.store.published import published_dataset, published_files
+from airflow_provider_raydatallm.processor.sinks.reading import published_dataset, published_files
 
 __all__ = ["published_dataset", "published_files"]

@@ -70,7 +70,7 @@ def _measure(where: str, folder: str, output: str, dialect: Any) -> list[Figure]
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from airflow_provider_raydatallm.processor.publish import reconcile
+    from airflow_provider_raydatallm.processor.sinks import folder as folder_sink
     from airflow_provider_raydatallm.processor.store import versions
     from tests.support.in_process import InProcess, changed, job_of, run_in_process
 
@@ -79,7 +79,7 @@ def _measure(where: str, folder: str, output: str, dialect: Any) -> list[Figure]
     first = job_of(input_path=f"{folder}/in/", output_path=output, rerun__on_config_change="recompute")
     other = changed(first, prompt="other {name}")
     times: dict[str, float] = {}
-    create_commit, show_version = versions.create_commit, reconcile._show
+    create_commit, show_version = versions.create_commit, folder_sink.FolderSink._replace
 
     def committed(*args: Any) -> bool:
         result = create_commit(*args)
@@ -97,7 +97,7 @@ def _measure(where: str, folder: str, output: str, dialect: Any) -> list[Figure]
         seconds = time.monotonic() - began
         return seconds, times["shown"] - times["committed"], Counter(m for m, _ in dialect.requests)
 
-    versions.create_commit, reconcile._show = committed, shown  # type: ignore[assignment]
+    versions.create_commit, folder_sink.FolderSink._replace = committed, shown  # type: ignore[assignment]
     try:
         say(f"publishing {where}")
         measured(changed(first, slice_key="2026-01-01"))  # tries the store, once for a table
@@ -105,8 +105,8 @@ def _measure(where: str, folder: str, output: str, dialect: Any) -> list[Figure]
         again, _, again_requests = measured(first)
         _, replaced, replacing = measured(other)
     finally:
-        versions.create_commit, reconcile._show = create_commit, show_version
-    wait = reconcile.COPY_TIMEOUT_SECONDS if where == "on S3" else 0.0
+        versions.create_commit, folder_sink.FolderSink._replace = create_commit, show_version
+    wait = folder_sink.COPY_TIMEOUT_SECONDS if where == "on S3" else 0.0
     goal = GOAL_SECONDS[where]
     return [
         Figure(

@@ -75,7 +75,7 @@ async def _run_all(folder: str, cpus: int) -> list[str]:
 async def _run_slice(folder: str, cpus: int, key: str) -> str:
     """As a deferrable task."""
     from airflow_provider_raydatallm.hooks.ray import RayHook
-    from airflow_provider_raydatallm.processor.store.published import finished_report
+    from airflow_provider_raydatallm.processor.publish.published import finished_report
     from airflow_provider_raydatallm.submit import packages
     from airflow_provider_raydatallm.submit.ray_job import JobSubmission
     from airflow_provider_raydatallm.task.job.verdict import EndedWithoutReport, Finished

@@ -22,7 +22,8 @@ from airflow_provider_raydatallm.contract.slice_paths import slice_folder, slice
 from airflow_provider_raydatallm.processor.__main__ import add_command
 
 if TYPE_CHECKING:
-    from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
+    from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+    from airflow_provider_raydatallm.processor.store.versions import Version
     from airflow_provider_raydatallm.processor.tables.slice_state import SliceState
 
 _WATCH_SECONDS = 2.0
@@ -85,7 +86,7 @@ def _slices(args: argparse.Namespace) -> int:
 
 
 def _show(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.published import kept_versions
+    from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
     from airflow_provider_raydatallm.processor.tables.slice_state import read_state
 
     folders = _folders(args, args.slice)
@@ -216,7 +217,7 @@ def _waiting(args: argparse.Namespace) -> Waiting:
 
 
 def _folders(args: argparse.Namespace, key: str) -> SliceFolders:
-    from airflow_provider_raydatallm.processor.store.versions import SliceFolders
+    from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
     return SliceFolders.open(slice_paths(slice_folder(args.output, key), args.metadata_path))
 

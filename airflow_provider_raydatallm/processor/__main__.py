@@ -236,7 +236,7 @@ def _retry(args: argparse.Namespace) -> int:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.published import (
+    from airflow_provider_raydatallm.processor.publish.published import (
         current_report,
         report_of_run,
         slice_progress,
@@ -255,7 +255,8 @@ def _status(args: argparse.Namespace) -> int:
 
 
 def _why_nothing(job: SliceJob) -> str:
-    from airflow_provider_raydatallm.processor.store.versions import SliceFolders, newest_version
+    from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+    from airflow_provider_raydatallm.processor.store.versions import newest_version
 
     if (newest := newest_version(SliceFolders.open(job.paths).metadata)) is None:
         return "nothing is published"
@@ -277,7 +278,7 @@ def _plan(args: argparse.Namespace) -> int:
 
 
 def _files(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.published import published_files
+    from airflow_provider_raydatallm.processor.sinks.reading import published_files
 
     job = load_spec(args.spec)
     try:
@@ -328,8 +329,8 @@ def _stage(args: argparse.Namespace) -> int:
 
 def _versions(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.publish.commit import staged_listing
-    from airflow_provider_raydatallm.processor.store.published import kept_versions
-    from airflow_provider_raydatallm.processor.store.versions import SliceFolders
+    from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
+    from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
     folders = SliceFolders.open(load_spec(args.spec).paths)
     versions = [
@@ -396,7 +397,7 @@ def _restore(args: argparse.Namespace) -> int:
 
 
 def _gc(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.store.garbage import find_leftovers, remove_leftovers
+    from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 
     leftovers: list[dict[str, Any]] = []
     failed = False

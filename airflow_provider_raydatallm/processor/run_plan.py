@@ -29,7 +29,7 @@ from airflow_provider_raydatallm.processor.sizing.plan_lines import (
     workers_text,
 )
 from airflow_provider_raydatallm.processor.slice_run import inspect_slice
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.version_build import VersionBuild
 
 

@@ -49,6 +49,7 @@ from airflow_provider_raydatallm.processor.store.column_agreement import table_m
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.leftovers import remove_run_files
 from airflow_provider_raydatallm.processor.store.ownership import take_folders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     KEEP_DAYS,
     MOST_DAYS,
@@ -56,12 +57,7 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
     find_staged,
 )
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns
-from airflow_provider_raydatallm.processor.store.versions import (
-    Commits,
-    NumberTakenError,
-    SliceFolders,
-    Version,
-)
+from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, Version
 from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild
 
 logger = logging.getLogger(__name__)

@@ -56,18 +56,14 @@ from airflow_provider_raydatallm.processor.store.fragments import fragment_field
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Fragments, MissingRows
 from airflow_provider_raydatallm.processor.store.leftovers import remove_checkpoints
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
     remove_document,
 )
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns
-from airflow_provider_raydatallm.processor.store.versions import (
-    Commits,
-    NumberTakenError,
-    SliceFolders,
-    Version,
-)
+from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, Version
 
 logger = logging.getLogger(__name__)
 

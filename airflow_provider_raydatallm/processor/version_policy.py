@@ -11,13 +11,15 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing
-from airflow_provider_raydatallm.processor.publish.reconcile import check_content, reconcile
+from airflow_provider_raydatallm.processor.publish.published import answers_same_question, needs_rerun
+from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
+from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
+from airflow_provider_raydatallm.processor.sinks.base import DamagedVersionError
+from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
-from airflow_provider_raydatallm.processor.store.file_names import number_of_file
-from airflow_provider_raydatallm.processor.store.published import answers_same_question, needs_rerun
-from airflow_provider_raydatallm.processor.store.shown import DamagedVersionError
-from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Commits, Version
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +49,7 @@ def find_published(job: SliceJob, folders: SliceFolders) -> tuple[Version | None
     try:
         version = reconcile(folders)
         if version is not None and job.rerun.verify == "content":
-            check_content(folders, version)
+            open_sink(folders).of(version).check_content(version)
     except DamagedVersionError as e:
         logger.warning("%s: the slice is built again", e)
         return None, e.version.number
@@ -67,12 +69,12 @@ def refuse_foreign_files(folders: SliceFolders) -> bool:
     :raises SliceError: when a slice without a version has files already, which readers would take for its
         own.
     """
-    foreign = [n for n in folders.table.names() if not n.startswith(("_", "."))]
-    if not foreign:
+    stray = open_sink(folders).stray_files()
+    if stray is None:
         return False
     if Commits.list(folders.metadata).newest() is not None:
         return True
-    if number_of_file(foreign[0]) is None:
+    if not stray.is_published:
         why = "which this provider did not publish"
         advice = "Choose another output_path, or empty that folder"
     else:
@@ -82,7 +84,7 @@ def refuse_foreign_files(folders: SliceFolders) -> bool:
             "folder"
         )
     raise SliceError(
-        f"{folders.table.url} holds {foreign[0]!r} ({len(foreign)} file(s)), {why}",
+        f"{folders.table.url} holds {stray.first!r} ({stray.count} file(s)), {why}",
         kind="input",
         advice=advice,
     )
@@ -155,7 +157,7 @@ def next_version(
     :raises SliceError: when something else is published, or half finished, and the policy is to fail.
     :raises NumberTakenError: when a newer version appeared.
     """
-    number = versions.next_number(folders, base)
+    number = next_number(folders, base)
     mode = _mode(job, listing, version, is_damaged=base > 0)
     asked = _asked(job, adapters)
     if version is not None and mode in _CARRY_OVER and adapters and not version.question.startswith(asked):

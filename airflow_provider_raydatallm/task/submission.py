@@ -341,7 +341,7 @@ def _port(address: SplitResult) -> int:
 def read_finished_report(submission: JobSubmission) -> Report | None:
     """Returns the report of a slice that is already finished; None when this machine cannot tell."""
     # Parsing a DAG file must not import what opens storage.
-    from airflow_provider_raydatallm.processor.store.published import finished_report
+    from airflow_provider_raydatallm.processor.publish.published import finished_report
 
     return None if uses_another_store(submission) else finished_report(submission.job)
 

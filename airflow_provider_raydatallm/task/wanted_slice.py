@@ -43,7 +43,7 @@ class WantedSlice:
         :raises SliceError: when the metadata cannot be read and waiting does not help.
         """
         # Parsing a DAG file must not import what opens storage.
-        from airflow_provider_raydatallm.processor.store.published import published_report
+        from airflow_provider_raydatallm.processor.publish.published import published_report
 
         path = plain_text(self.slice_path)
         try:

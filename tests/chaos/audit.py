@@ -19,20 +19,21 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import report_name, slice_paths
+from airflow_provider_raydatallm.processor.sinks.folder import KEPT, SUCCESS
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.file_names import (
+    CHECKPOINT,
+    COMMITS,
+    PROGRESS,
+    STAGED,
     number_of_file,
     number_of_plan,
     number_of_staged,
 )
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import STAGED_VERSIONS
-from airflow_provider_raydatallm.processor.store.versions import (
-    Commits,
-    PublishedFile,
-    SliceFolders,
-    Version,
-)
+from airflow_provider_raydatallm.processor.store.versions import Commits, PublishedFile, Version
 from airflow_provider_raydatallm.reader import published_dataset
 from tests.chaos.readers import readers
 
@@ -143,11 +144,11 @@ def glance(slice_path: str, allowed: Sequence[Sequence[Row]], *, published: bool
         faults.append(f"published_dataset: {type(e).__name__}: {e}")
     commits = Commits.list(folders.metadata)
     for store in (folders.table, folders.quarantine):
-        numbers = {number_of_file(n) for n in store.names() if n != versions.SUCCESS}
+        numbers = {number_of_file(n) for n in store.names() if n != SUCCESS}
         if len(numbers) > 1 or None in numbers or (numbers and not numbers <= set(commits.numbers)):
             faults.append(f"the folder shows {store.names()}, the commits are {commits.numbers}")
     names = folders.table.names()
-    if versions.SUCCESS in names:
+    if SUCCESS in names:
         try:
             if _read_folder(folders.table) not in wanted:
                 faults.append(f"a reader of the folder sees neither version in {names}")
@@ -162,8 +163,8 @@ def contents(slice_path: str) -> dict[str, str]:
     found = {}
     for what, store, folder in (
         ("table", folders.table, ""), ("quarantine", folders.quarantine, ""),
-        ("metadata", folders.metadata, versions.COMMITS), ("metadata", folders.metadata, "reports"),
-        ("kept", folders.staging, versions.KEPT),
+        ("metadata", folders.metadata, COMMITS), ("metadata", folders.metadata, "reports"),
+        ("kept", folders.staging, KEPT),
     ):  # fmt: skip
         for name in store.tree(folder):
             path = f"{folder}/{name}".lstrip("/")
@@ -209,13 +210,13 @@ def _check_quarantine(aside: Sequence[Row], wanted: Sequence[Row], found: Findin
 def _check_shown(folders: SliceFolders, version: Version, faults: list[str]) -> None:
     """The table's folder holds the version and an empty _SUCCESS, that of its quarantine its quarantine."""
     for what, store, names in (
-        ("the table", folders.table, {f.name for f in version.files} | {versions.SUCCESS}),
+        ("the table", folders.table, {f.name for f in version.files} | {SUCCESS}),
         ("the quarantine", folders.quarantine, {f.name for f in version.quarantine}),
     ):
         there = set(store.tree(""))
         faults += [f"{what} lacks {name}" for name in sorted(names - there)]
         faults += [f"{what} holds {name}" for name in sorted(there - names)]
-    if folders.table.read(versions.SUCCESS):
+    if folders.table.read(SUCCESS):
         faults.append("_SUCCESS is not empty")
     if (
         folders.quarantine.is_local
@@ -234,33 +235,33 @@ def _check_metadata(
     named = {versions.commit_name(n) for n in commits.numbers} | {v.plan for v in versions_}
     named |= {versions.complete_name(version.staged), report_name(version.number)}
     for old in kept:
-        folder = f"{versions.KEPT}/{old.number:06}/"
+        folder = f"{KEPT}/{old.number:06}/"
         _rows(folders.staging, old.all_files, found.faults, named=folder)
         named |= {f"{folder}{f.plain_name}" for f in old.all_files}
     there = set(folders.metadata.tree(""))
     found.faults += [f"{name} is missing" for name in sorted(named - there)]
     for name in sorted(there - named):
         folder, _, base = name.rpartition("/")
-        staged = number_of_staged(name.removeprefix(f"{versions.STAGED}/"))
+        staged = number_of_staged(name.removeprefix(f"{STAGED}/"))
         if folder == "reports" and any(base == report_name(n).rpartition("/")[2] for n in commits.numbers):
             continue  # of older versions
-        if staged == version.number and base == versions.SUCCESS:
+        if staged == version.number and base == SUCCESS:
             if folders.staging.read(name):
                 found.faults.append(f"{name} is not empty")
             continue
         plan = number_of_plan(name)
         if plan == version.number:
             continue  # of a run that died before its commit: it goes with the next version
-        of_runs = (f"{versions.CHECKPOINT}/", "lease/", f"{STAGED_VERSIONS}/")
-        is_run = name.startswith(of_runs) or name == versions.PROGRESS
+        of_runs = (f"{CHECKPOINT}/", "lease/", f"{STAGED_VERSIONS}/")
+        is_run = name.startswith(of_runs) or name == PROGRESS
         # What no reader takes for data and no later run takes for its own is litter.
-        is_late = staged is not None or plan is not None or name.startswith(f"{versions.COMMITS}/complete-")
+        is_late = staged is not None or plan is not None or name.startswith(f"{COMMITS}/complete-")
         if is_run or is_late or "_tmp-" in name:
             found.litter.append(name)
         else:
             found.faults.append(f"{name} is named by nothing")
-    if folders.metadata.is_local and versions.CHECKPOINT in folders.metadata.names() and not found.litter:
-        found.litter.append(f"{versions.CHECKPOINT}/")
+    if folders.metadata.is_local and CHECKPOINT in folders.metadata.names() and not found.litter:
+        found.litter.append(f"{CHECKPOINT}/")
 
 
 def _check_report(version: Version, promise: Promise, store: Store, faults: list[str]) -> None:

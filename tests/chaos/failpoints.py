@@ -26,6 +26,8 @@ from urllib.parse import quote
 
 from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.publish import commit, reconcile, restore
+from airflow_provider_raydatallm.processor.sinks.base import Sink
+from airflow_provider_raydatallm.processor.sinks.folder import Shown
 from airflow_provider_raydatallm.processor.storage import disk
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.versions import Commits
@@ -65,7 +67,7 @@ _STEPS = [
 ]
 _METHODS = ("create", "put", "put_file", "place", "remove", "remove_file")
 #: What `reconcile` looks at: (where in the product, name, step).
-_LOOKS = ((Commits, "list", "look at the commits"), (reconcile.Shown, "list", "look at the folders"))
+_LOOKS = ((Commits, "list", "look at the commits"), (Shown, "list", "look at the folders"))
 #: Written to the middle of nothing: one file is removed or it is not.
 WITHOUT_MIDDLE = {
     "removal of _SUCCESS", "release", "removal of an older file", "removal of old lease",
@@ -109,7 +111,7 @@ class _Strike:
             setattr(Store, method, self._around(method, getattr(Store, method)))
         for owner, name, step in _LOOKS:
             setattr(owner, name, self._around_look(step, getattr(owner, name)))
-        reconcile._fence = self._during("fence", reconcile._fence)
+        Sink.fence = self._during("fence", Sink.fence)
         whole = self._during("reconcile", reconcile.reconcile)
         for module in (reconcile, commit, version_policy, restore):
             module.reconcile = whole

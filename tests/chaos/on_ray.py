@@ -31,7 +31,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.processor.store.published import current_report
+from airflow_provider_raydatallm.processor.publish.published import current_report
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit

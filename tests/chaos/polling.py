@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Any
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.processor.sinks.folder import SUCCESS
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
 from tests.chaos import work
@@ -115,9 +116,9 @@ def _success(table: Store) -> Any:
     """What tells one version's `_SUCCESS` from another's; None where it is away."""
     if not table.is_local:
         names = table.names()
-        return tuple(names) if versions.SUCCESS in names else None
+        return tuple(names) if SUCCESS in names else None
     try:
-        found = os.stat(table.path(versions.SUCCESS))
+        found = os.stat(table.path(SUCCESS))
     except FileNotFoundError:
         return None
     return found.st_ino, found.st_mtime_ns

@@ -15,7 +15,7 @@ from airflow.sdk import DAG
 
 from airflow_provider_raydatallm.exceptions import RayLLMJobError
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.processor.store.published import current_report
+from airflow_provider_raydatallm.processor.publish.published import current_report
 from tests.chaos import shipped
 from tests.chaos.audit import Promise, audit
 from tests.chaos.life import Outcome

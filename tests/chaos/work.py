@@ -20,10 +20,13 @@ from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import slice_run
 from airflow_provider_raydatallm.processor.metrics import progress
-from airflow_provider_raydatallm.processor.publish import commit, reconcile
+from airflow_provider_raydatallm.processor.publish import commit, garbage, reconcile
+from airflow_provider_raydatallm.processor.sinks import folder
+from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store import garbage, lease, published, versions
+from airflow_provider_raydatallm.processor.store import lease, versions
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import StagedVersion
 from tests.chaos import audit, failpoints, storage
 from tests.chaos.failpoints import FailPoint
@@ -68,7 +71,7 @@ class How:
 def use(place: Place) -> None:
     """Have this process at that place."""
     storage.use(place.port)
-    reconcile.COPY_TIMEOUT_SECONDS = place.copy_timeout
+    folder.COPY_TIMEOUT_SECONDS = place.copy_timeout
 
 
 def prepare(place: Place) -> int:
@@ -208,7 +211,7 @@ def changed(then: dict[str, str], now: dict[str, str], who: str) -> list[str]:
 
 def _audit_kept(s: Slice) -> list[str]:
     """The version that was there first, where it is kept."""
-    kept = published.kept_versions(versions.SliceFolders.open(s.job().paths))
+    kept = kept_versions(SliceFolders.open(s.job().paths))
     if s.scenario.before is None or 1 not in [v.number for v in kept[1 : 1 + kept[0].keep]]:
         return []
     try:
@@ -223,11 +226,12 @@ def sabotage(what: str) -> None:
     from airflow_provider_raydatallm.processor.store import checkpoint, fragment_reader
 
     if what == "nothing is fenced":
-        shown: list[int] = []
-        reconcile._fence = lambda folders, version: shown.append(version.number)
-        reconcile._remove = lambda store, names: None
-        reconcile._newest_number = lambda folders: shown[-1]
-        reconcile.Shown.is_right = property(lambda self: self.has_success and not self.missing)
+        folder.FolderSink.fence = lambda sink, version: {
+            f"staged/{name}" for name in sink.folders.staging.tree("staged")
+        }
+        folder.remove_files = lambda store, names: None
+        reconcile._is_newest = lambda folders, version: True
+        folder.Shown.is_right = property(lambda self: self.has_success and not self.missing)
     elif what == "answers of the wrong place":
         between = fragment_reader.FragmentReader.between
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version, newest_version
+from airflow_provider_raydatallm.processor.sinks.folder import marker_name
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Version, newest_version
 
 
 def folders_of(job: SliceJob) -> SliceFolders:
@@ -18,6 +20,11 @@ def newest(job: SliceJob) -> Version:
     version = newest_version(folders_of(job).metadata)
     assert version is not None
     return version
+
+
+def staged_marker(job: SliceJob) -> str:
+    """Path of the newest version's marker, below the folder of staged files."""
+    return marker_name(newest(job).staged).removeprefix("staged/")
 
 
 def shown(job: SliceJob) -> set[str]:

@@ -19,10 +19,24 @@ PACKAGE = "airflow_provider_raydatallm"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 #: What the Airflow side may import from the Ray side, and nothing else.
 WINDOWS = {
-    "processor.publish.commit", "processor.store.published", "processor.tables.slice_view",
+    "processor.publish.commit", "processor.publish.published", "processor.sinks.reading",
+    "processor.tables.slice_view",
     "processor.request.row_code", "processor.request.row_function",
 }  # fmt: skip
 PUBLIC = {"exceptions", "get_provider_info", "reader"}
+#: Functions of `store.file_names` about the files that a table shows, and who uses them beside the sinks.
+FILE_NAMES = {"file_name", "number_of_file", "renumbered_file"}
+KNOW_FILE_NAMES = {
+    # Files have their names from the moment they are staged, and the commit has them: no sink chooses them.
+    "processor.publish.parts": {"file_name"},
+    "processor.publish.commit": {"renumbered_file"},
+    "processor.publish.restore": {"renumbered_file"},
+    # A commit that names other files is forged.
+    "processor.store.commit_body": {"number_of_file"},
+    # A quarantine that no document gives to a table may hold another table's rows: there is no sink to ask.
+    "processor.store.ownership": {"number_of_file"},
+}
+_DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 #: The headings under which docs/architecture.md has layers, and the folder that each is about.
 LAYERS = {"Airflow side": "", "Ray side": "processor.", "Inside engines": "processor.engines."}
 
@@ -142,7 +156,26 @@ def test_nobody_outside_asks_of_which_kind_a_cluster_is() -> None:
             assert not re.search(r"is_local\b|local_head", modules()[module].read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", ["processor.store.published", "processor.publish.commit"])
+def test_sinks_and_the_reader_alone_know_what_a_table_looks_like() -> None:
+    """Nobody else says `_SUCCESS`, opens a sink of a certain kind, or knows names of a version's files."""
+    inside = {m for m in modules() if m.startswith("processor.sinks.")}
+    kinds = inside - {"processor.sinks.base", "processor.sinks.kinds", "processor.sinks.reading"}
+    named: dict[str, set[str]] = defaultdict(set)
+    for module in modules().keys() - inside - {"reader"}:
+        assert not imports()[module] & kinds, module
+        tree = ast.parse(modules()[module].read_text(encoding="utf-8"))
+        docs = {ast.get_docstring(n, clean=False) for n in ast.walk(tree) if isinstance(n, _DOCUMENTED)}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in docs:
+                assert "_SUCCESS" not in node.value, module
+            if isinstance(node, ast.ImportFrom) and (node.module or "").endswith("store.file_names"):
+                named[module] |= {alias.name for alias in node.names} & FILE_NAMES
+    assert {module: names for module, names in named.items() if names} == KNOW_FILE_NAMES
+
+
+@pytest.mark.parametrize(
+    "name", ["processor.publish.published", "processor.publish.commit", "processor.sinks.reading"]
+)
 def test_what_the_airflow_side_reads_and_commits_with_needs_neither_arrow_nor_ray(name: str) -> None:
     code = (
         f"import sys, {PACKAGE}.{name}; "

@@ -24,8 +24,8 @@ from airflow_provider_raydatallm.processor.ray_runtime.driver import process_log
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.root_error import root_error
 from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.file_names import PROGRESS
 from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError
-from airflow_provider_raydatallm.processor.store.versions import PROGRESS
 
 logger = logging.getLogger(__name__)
 

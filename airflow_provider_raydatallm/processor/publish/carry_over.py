@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.contract.result.counters import counters_of
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ERROR_FIELDS, ROW_ID_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
+from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, load_plan
@@ -25,11 +26,10 @@ from airflow_provider_raydatallm.processor.store.fragments import (
     by_kind_of_failure,
     put_fragment,
 )
-from airflow_provider_raydatallm.processor.store.published import locate_files
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.versions import (
     NumberTakenError,
     PublishedFile,
-    SliceFolders,
     Version,
     newest_version,
 )
@@ -70,7 +70,7 @@ def carry_over_rows(
     failed_as: Counter[str] = Counter()
     failed_ids = [pa.table([[], []], pa.schema(ROW_ID_FIELDS))]
     try:
-        places = locate_files(folders, version)
+        places = open_sink(folders).locate(version)
         for failed in _quarantined_rows(version, places, index):
             failed_ids.append(failed.select([f.name for f in ROW_ID_FIELDS]))
             failed_as.update(failed.column("error_type").to_pylist())

@@ -23,15 +23,18 @@ from airflow_provider_raydatallm import __version__
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
+from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
+from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.column_agreement import (
     ColumnAgreement,
     ColumnsChangedError,
     table_metadata,
 )
-from airflow_provider_raydatallm.processor.store.file_names import renumbered_file
+from airflow_provider_raydatallm.processor.store.file_names import PLANS, STAGED, renumbered_file
 from airflow_provider_raydatallm.processor.store.leftovers import remove_released_lease, remove_run_files
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
@@ -44,7 +47,6 @@ from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     NumberTakenError,
     PublishedFile,
-    SliceFolders,
     Version,
 )
 
@@ -246,7 +248,7 @@ def discard(folders: SliceFolders, staged: StagedVersion) -> None:
 
 
 def remove_staged_files(folders: SliceFolders, name: str) -> None:
-    folder = f"{versions.STAGED}/{name}"
+    folder = f"{STAGED}/{name}"
     for file in folders.staging.names(folder):
         folders.staging.remove_file(f"{folder}/{file}")
     folders.staging.remove_empty(folder)
@@ -267,7 +269,7 @@ def put_commit(
     :param keep: how many versions before it stay readable.
     :raises NumberTakenError: when the number is taken.
     """
-    put_marker(folders, staged)
+    open_sink(folders).prepare(staged)
     decided = {
         **body,
         "number": number,
@@ -277,11 +279,6 @@ def put_commit(
     }
     if _create(folders, number, decided) is None:
         raise NumberTakenError(f"number {number} of {folders.table.url} is taken")
-
-
-def put_marker(folders: SliceFolders, staged: str) -> None:
-    """Its copy or link becomes `_SUCCESS`."""
-    folders.staging.put(f"{versions.STAGED}/{staged}/{versions.SUCCESS}", b"")
 
 
 def find_published(folders: SliceFolders, name: str, follows: int = 0) -> Version | None:
@@ -324,7 +321,7 @@ def _decide(folders: SliceFolders, staged: StagedVersion) -> Version | int:
     """
     try:
         # One listing tells that no version follows the one that it was built on, itself included.
-        return versions.next_number(folders, staged.follows)
+        return next_number(folders, staged.follows)
     except NumberTakenError as e:
         # Only now: one that is published before this look is found, whenever that was.
         if (version := find_published(folders, staged.name, staged.follows)) is not None:
@@ -349,7 +346,7 @@ def _check_files(folders: SliceFolders, staged: StagedVersion) -> None:
 
 def _missing(folders: SliceFolders, staged: StagedVersion) -> str | None:
     version = staged.version
-    sizes = {f.name: f.size for f in folders.staging.files(f"{versions.STAGED}/{staged.name}")}
+    sizes = {f.name: f.size for f in folders.staging.files(f"{STAGED}/{staged.name}")}
     for file in version.all_files:
         size = sizes.get(file.plain_name)
         if size != file.bytes:
@@ -357,7 +354,7 @@ def _missing(folders: SliceFolders, staged: StagedVersion) -> str | None:
             return f"{folders.staging.path(version.staged_name(file))} {found}"
         if folders.staging.sha256(version.staged_name(file)) != file.sha256:
             return f"{folders.staging.path(version.staged_name(file))} has other content than was staged"
-    if version.plan.rpartition("/")[2] not in folders.metadata.names(versions.PLANS):
+    if version.plan.rpartition("/")[2] not in folders.metadata.names(PLANS):
         return f"{folders.metadata.path(version.plan)} is gone"
     return None
 
@@ -376,13 +373,13 @@ def _copy(folders: SliceFolders, staged: StagedVersion, number: int) -> dict[str
     """
     version = staged.version
     name = f"{number:06}-{uuid.uuid4().hex[:8]}"
-    plan = f"{versions.PLANS}/plan-{name}.json"
+    plan = f"{PLANS}/plan-{name}.json"
 
     def copies(files: tuple[PublishedFile, ...]) -> list[dict[str, object]]:
         result = []
         for file in files:
             copy = replace(file, name=renumbered_file(file.name, number, uuid.uuid4().hex[:8]))
-            target = f"{versions.STAGED}/{name}/{copy.plain_name}"
+            target = f"{STAGED}/{name}/{copy.plain_name}"
             folders.staging.place(folders.staging, version.staged_name(file), target)
             result.append(asdict(copy))
         return result
@@ -400,7 +397,7 @@ def _copy(folders: SliceFolders, staged: StagedVersion, number: int) -> dict[str
         folders.metadata.place(folders.metadata, version.plan, plan)
     except FileNotFoundError as e:
         raise _gone(folders, str(e)) from e
-    put_marker(folders, name)
+    open_sink(folders).prepare(name)
     return body
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import asdict, replace
-from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,18 +12,19 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.commit import put_commit
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
+from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
+from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
+from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.column_agreement import table_metadata
-from airflow_provider_raydatallm.processor.store.file_names import file_name
+from airflow_provider_raydatallm.processor.store.file_names import PLANS, STAGED, renumbered_file
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
-from airflow_provider_raydatallm.processor.store.published import kept_versions, locate_files
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns
 from airflow_provider_raydatallm.processor.store.versions import (
     Commits,
     NumberTakenError,
     PublishedFile,
-    SliceFolders,
     Version,
 )
 
@@ -47,15 +47,13 @@ def restore_version(job: SliceJob, number: int) -> Version:
             kind="input",
             advice="Set publish.keep_versions: that of the run that replaces a version decides how many stay",
         )
-    new = versions.next_number(folders, kept[0].number)
+    new = next_number(folders, kept[0].number)
     staged = f"{new:06}-{uuid.uuid4().hex[:8]}"
-    plan = f"{versions.PLANS}/plan-{new:06}-{uuid.uuid4().hex[:8]}.json"
+    plan = f"{PLANS}/plan-{new:06}-{uuid.uuid4().hex[:8]}.json"
     try:
-        places = locate_files(folders, old)
+        places = open_sink(folders).locate(old)
 
-        def stage(
-            kind: Literal["part", "quarantine"], files: tuple[PublishedFile, ...]
-        ) -> list[dict[str, object]]:
+        def stage(files: tuple[PublishedFile, ...]) -> list[dict[str, object]]:
             copies = []
             for file in files:
                 store, name = places[file]
@@ -65,17 +63,15 @@ def restore_version(job: SliceJob, number: int) -> Version:
                         "restored",
                         kind="input",
                     )
-                _, _, index, _, count, _ = file.plain_name.split("-")
-                nonce = uuid.uuid4().hex[:8]
-                copy = replace(file, name=file_name(kind, new, int(index), int(count), nonce))
-                folders.staging.place(store, name, f"{versions.STAGED}/{staged}/{copy.plain_name}")
+                copy = replace(file, name=renumbered_file(file.name, new, uuid.uuid4().hex[:8]))
+                folders.staging.place(store, name, f"{STAGED}/{staged}/{copy.plain_name}")
                 copies.append(asdict(copy))
             return copies
 
         body = {
             **{name: value for name, value in old.body.items() if name != "staged_version"},
-            "files": stage("part", old.files),
-            "quarantine": stage("quarantine", old.quarantine),
+            "files": stage(old.files),
+            "quarantine": stage(old.quarantine),
             "plan": plan,
         }
         if old.files:

@@ -28,15 +28,17 @@ from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.answer_columns import undecided_as_null
-from airflow_provider_raydatallm.processor.publish.commit import put_marker
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.publish.value_counts import label_column
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
+from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.store.file_names import PLANS, STAGED
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Ledger
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     document_name,
@@ -44,7 +46,7 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
     remove_document,
 )
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns, own_columns
-from airflow_provider_raydatallm.processor.store.versions import NumberTakenError, SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.versions import NumberTakenError, Version
 
 #: A file of `file_per_input` that would be larger becomes several: object stores copy up to 5 GB in one
 #: request.
@@ -93,7 +95,7 @@ class Staging:
         self.lease.check()
         staged = f"{self.number:06}-{uuid.uuid4().hex[:8]}"
         groups = self._groups()
-        plans = self._part_plans(groups, f"{versions.STAGED}/{staged}")
+        plans = self._part_plans(groups, f"{STAGED}/{staged}")
         parts = [stage_part(p) for p in plans] if len(groups) == 1 else list(run_all(stage_part, plans))
         totals = sum((p.totals for p in parts), Totals())
         if totals.rows + totals.quarantined != self.plan.rows:
@@ -103,7 +105,7 @@ class Staging:
                 kind="transient",
             )
         result = report(totals)
-        plan_name = f"{versions.PLANS}/plan-{self.number:06}-{uuid.uuid4().hex[:8]}.json"
+        plan_name = f"{PLANS}/plan-{self.number:06}-{uuid.uuid4().hex[:8]}.json"
         self.folders.metadata.create_document(plan_name, self.plan.to_json())
         body: dict[str, object] = {
             "number": self.number,
@@ -138,7 +140,7 @@ class Staging:
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
         }
-        put_marker(self.folders, staged)
+        open_sink(self.folders).prepare(staged)
         version = document_of(
             staged,
             body,

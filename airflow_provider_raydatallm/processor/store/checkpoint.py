@@ -15,6 +15,7 @@ from typing import Any
 from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.ledger import (
     Fragments,
@@ -26,7 +27,6 @@ from airflow_provider_raydatallm.processor.store.ledger import (
     read_ledger,
     row_states,
 )
-from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT
 
 _PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
 #: Of a plan: some hundred bytes for each file, and some 50 for each unit of one.

@@ -18,7 +18,7 @@ from typing import Any
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.file_names import NUMBER, following
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
 #: In the table's metadata; slices' folders never begin so.
 _FOLDER = "_columns"

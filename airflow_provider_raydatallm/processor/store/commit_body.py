@@ -1,7 +1,7 @@
 """What a commit says, checked before it is believed.
 
 A commit decides which files a version has, never where they lie: names are those that the provider gives, and
-the folders are the table's own (`versions.SliceFolders`). Whoever can write a commit can forge a version of
+the folders are the table's own (`SliceFolders`). Whoever can write a commit can forge a version of
 its slice, and nothing beyond it.
 """
 

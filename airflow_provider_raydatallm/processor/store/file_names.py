@@ -9,6 +9,10 @@ from typing import Literal
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 
+#: Folders and files of a slice's metadata.
+COMMITS, PLANS, CHECKPOINT, PROGRESS = "commits", "plans", "checkpoint", "progress.json"
+#: Folder beside the table: files of versions that are not shown yet.
+STAGED = "staged"
 #: The highest number of a version, a lease or a document. Numbers count up by one, so that no table comes
 #: near it; a name with more digits is nobody's.
 LAST_NUMBER = 10**12 - 1
@@ -17,7 +21,6 @@ NUMBER = "[0-9]{6,12}"
 
 _COMMIT = re.compile(rf"commit-({NUMBER})\.json")
 _COMPLETE = re.compile(rf"complete-({NUMBER}-[0-9a-f]{{8}})")
-_KEPT_FOLDER = re.compile(NUMBER)
 _STAGED_DOCUMENT = re.compile(rf"staged-({NUMBER}-[0-9a-f]{{8}})\.json")
 _STAGED_FOLDER = re.compile(rf"({NUMBER})-[0-9a-f]{{8}}")
 _FILE = re.compile(rf"(part|quarantine)-({NUMBER})-[0-9]{{5,9}}-of-[0-9]{{5,9}}-[0-9a-f]{{8}}\.parquet")
@@ -85,11 +88,6 @@ def number_of_staged(name: str) -> int | None:
     """The version of a path below the folder of staged files; None for files of others."""
     match = _STAGED_FOLDER.fullmatch(name.partition("/")[0])
     return int(match[1]) if match else None
-
-
-def number_of_kept(name: str) -> int | None:
-    """The version of a folder below that of kept versions; None for those of others."""
-    return int(name) if _KEPT_FOLDER.fullmatch(name) else None
 
 
 def number_of_plan(name: str) -> int | None:

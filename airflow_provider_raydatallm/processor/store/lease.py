@@ -21,8 +21,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.store.file_names import NUMBER, following
-from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT
+from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, NUMBER, following
 
 logger = logging.getLogger(__name__)
 

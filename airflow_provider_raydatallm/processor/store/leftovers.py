@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, PROGRESS
 from airflow_provider_raydatallm.processor.store.lease import read_holder, remove_leases
-from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, PROGRESS, Version
+from airflow_provider_raydatallm.processor.store.versions import Version
 
 #: A question that is asked again after a version: its number.
 _FOLLOWS = re.compile(r"[0-9a-f]{16}-[a-z]+-(\d{6,})")

@@ -31,7 +31,8 @@ from airflow_provider_raydatallm.processor.store.marks import (
     folders_above,
     names_task,
 )
-from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Commits
 
 _THREADS = 16
 

@@ -27,7 +27,8 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     number_of_staged,
     staged_of_document,
 )
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Version
 
 #: Folder of the documents, in a slice's metadata.
 STAGED_VERSIONS = "staged_versions"

@@ -1,14 +1,14 @@
 """The versions of a slice, and the folders that hold them.
 
 `commits/commit-000003.json` is created once and never replaced or removed. The highest one that is not void
-is the slice's content; what the table's folder shows follows it (`publish.reconcile`). A void commit uses a
+is the slice's content; what the table shows follows it (`publish.reconcile`). A void commit uses a
 number up, so that no run can publish under it. Imports only fsspec, for the Airflow side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,28 +16,18 @@ from pydantic import ValidationError
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.slice_paths import SlicePaths, slice_paths
-from airflow_provider_raydatallm.processor.storage.filesystem import resolve
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.commit_body import check_body
 from airflow_provider_raydatallm.processor.store.file_names import (
+    COMMITS,
+    STAGED,
     following,
     number_of_commit,
-    number_of_file,
-    number_of_kept,
-    number_of_staged,
     staged_of_complete,
 )
-from airflow_provider_raydatallm.processor.store.marks import IS_QUARANTINE, find_owner, folders_above
 
 #: Of the commits' format: a higher one was written by a newer provider.
 FORMAT = 3
-#: Folders and files of a slice's metadata.
-COMMITS, PLANS, CHECKPOINT, PROGRESS = "commits", "plans", "checkpoint", "progress.json"
-#: Folders beside the table: files of versions that are not shown yet, and of older versions.
-STAGED, KEPT = "staged", "kept"
-#: In a table's folder, and with what is staged for it.
-SUCCESS = "_SUCCESS"
 
 #: Of a commit: some 300 bytes for each file of a slice.
 _COMMIT_BYTES = 256 << 20
@@ -48,74 +38,6 @@ class NumberTakenError(SliceError):
 
     def __init__(self, sentence: str, *, advice: str | Sequence[str] = ()) -> None:
         super().__init__(sentence, kind="transient", advice=advice)
-
-
-@dataclass(frozen=True)
-class SliceFolders:
-    """The stores of one slice."""
-
-    table: Store
-    metadata: Store
-    staging: Store
-    quarantine: Store
-
-    #: Quarantines that are known to be the table's.
-    _own: set[str] = field(default_factory=set, compare=False, repr=False)
-
-    @classmethod
-    def open(cls, paths: SlicePaths) -> SliceFolders:
-        return cls(_open(paths.table), _open(paths.metadata), _open(paths.staging), _open(paths.quarantine))
-
-    def of(self, version: Version) -> SliceFolders:
-        """The folders that show a version: it may have another quarantine than the job has now, since a table
-        may be given another one.
-
-        A commit alone names no folder: the quarantine is the one beside the table, or one whose own document
-        says that it is this table's. The job's, too, where there is no document yet.
-
-        :raises SliceError: when it is another table's, or nothing says whose.
-        """
-        self.check_table(version)
-        beside = slice_paths(self.table.url).quarantine
-        named: str = version.body.get("quarantine_folder") or beside
-        if resolve(named) == resolve(beside):
-            named = beside  # rather than where a link in its place leads
-        elif named not in self._own:
-            self._check_quarantine(version, named)
-            self._own.add(named)
-        return self if self.quarantine.is_folder(named) else replace(self, quarantine=_open(named))
-
-    def check_table(self, version: Version) -> None:
-        """:raises SliceError: when a version is another table's, whose metadata lies in the same folder."""
-        table = version.body.get("table")
-        if table is not None and not self.table.is_folder(table):
-            raise SliceError(
-                f"{self.metadata.url} holds the metadata of {table}, and this is {self.table.url}",
-                kind="input",
-                advice="Give each table a publish.metadata_path of its own",
-            )
-
-    def _check_quarantine(self, version: Version, named: str) -> None:
-        table, _, own_name = self.table.url.rpartition("/")
-        folder, _, name = named.rpartition("/")
-        owner = find_owner(next(folders_above(folder)))
-        if name == own_name:
-            if owner is None and self.quarantine.is_folder(named):
-                return
-            if owner is not None and (owner.kind, owner.table) == (IS_QUARANTINE, resolve(table)):
-                return
-        whose = "nothing says whose it is" if owner is None else f"it is {owner}, as {owner.said_by} says"
-        raise SliceError(
-            f"{self.metadata.path(commit_name(version.number))} names the quarantine {named}, which is not "
-            f"known to be of this table, {table}: {whose}",
-            kind="input",
-            advice="Give the publish.quarantine_path that the slice was published with, remove that document "
-            "if the table has moved here, or set rerun.force=True to answer the slice again",
-        )
-
-
-def _open(url: str) -> Store:
-    return Store(url, may_be_link=False)
 
 
 @dataclass(frozen=True)
@@ -158,16 +80,8 @@ class Version:
         """Name of its folder among the staged files: no other commit has it."""
         return str(self.body["staged"])
 
-    @property
-    def marker(self) -> str:
-        """The staged source of `_SUCCESS`."""
-        return f"{STAGED}/{self.staged}/{SUCCESS}"
-
     def staged_name(self, file: PublishedFile) -> str:
         return f"{STAGED}/{self.staged}/{file.plain_name}"
-
-    def kept_name(self, file: PublishedFile) -> str:
-        return f"{KEPT}/{self.number:06}/{file.plain_name}"
 
     @property
     def keep(self) -> int:
@@ -284,21 +198,6 @@ def newest_version(store: Store) -> Version | None:
     return Commits.list(store).newest()
 
 
-def next_number(folders: SliceFolders, base: int) -> int:
-    """Returns the number of a version that follows the version `base` (0 for none).
-
-    :raises NumberTakenError: when `base` is not the newest version any more.
-    """
-    shown, path = _highest_shown(folders)
-    # One listing tells both: what is committed under this number follows `base`, with no version between.
-    commits = Commits.list(folders.metadata)
-    if (newest := commits.newest_number()) != base:
-        raise NumberTakenError(f"version {newest} of {folders.table.url} was published meanwhile")
-    if shown > commits.highest:
-        return following(shown, path)
-    return commits.next_number
-
-
 def read_version(store: Store, number: int, max_bytes: int = _COMMIT_BYTES) -> Version | None:
     """Returns a version; None when its number is void, or has no commit.
 
@@ -363,20 +262,3 @@ def complete_name(staged: str) -> str:
     """File that says that the table showed the version with this staged folder, and that no copy of an older
     one can still arrive."""
     return f"{COMMITS}/complete-{staged}"
-
-
-def _highest_shown(folders: SliceFolders) -> tuple[int, str]:
-    """The highest number of a version that was committed for sure, even if its commit is lost now, and the
-    path that says so."""
-    shown = [
-        (number_of_file(name) or 0, store.path(name))
-        for store in (folders.table, folders.quarantine)
-        for name in store.names()
-    ]
-    metadata, staging = folders.metadata, folders.staging
-    complete = (
-        (number_of_staged(name) or 0, metadata.path(complete_name(name)))
-        for name in Commits.list(metadata).complete
-    )
-    kept = ((number_of_kept(name) or 0, staging.path(f"{KEPT}/{name}")) for name in staging.names(KEPT))
-    return max((*shown, *complete, *kept), default=(0, ""))

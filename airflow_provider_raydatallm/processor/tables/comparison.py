@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
-from airflow_provider_raydatallm.processor.store.published import kept_versions
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
+from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Version
 
 #: Of a report, what people compare, by where it stands.
 _FIGURES = (

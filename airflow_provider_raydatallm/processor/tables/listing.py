@@ -7,8 +7,8 @@ from urllib.parse import unquote
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_paths, slice_template
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.slice_listing import fill, find_folders
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders
 
 
 def find_slices(output_path: str, metadata_path: str | None = None) -> Iterator[tuple[str, SliceFolders]]:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Place
-from airflow_provider_raydatallm.processor.store.published import locate_files
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
+from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,7 +31,7 @@ def first_rows(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    located = locate_files(folders, version, quarantine=quarantined)
+    located = open_sink(folders).locate(version, quarantine=quarantined)
     names: list[str] = []
     lines: list[dict[str, Any]] = []
     for file in version.quarantine if quarantined else version.files:

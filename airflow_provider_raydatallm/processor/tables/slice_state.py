@@ -11,9 +11,9 @@ from typing import Any, Literal
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
 from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.processor.publish.published import hidden_metadata, read_progress
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.published import hidden_metadata, read_progress
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
 _THREADS = 16
 #: A run that is at work writes its progress every ten seconds; clocks of machines may differ.

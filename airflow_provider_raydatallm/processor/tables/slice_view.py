@@ -15,11 +15,13 @@ from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.addresses import canonical
 from airflow_provider_raydatallm.contract.slice_paths import MARK, SlicePaths, slice_paths
+from airflow_provider_raydatallm.processor.publish.published import read_progress
+from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.filesystem import resolve, waiting_briefly
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.marks import IS_METADATA, Mark, find_owner, names_task
-from airflow_provider_raydatallm.processor.store.published import locate_files, read_progress
-from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Commits, Version
 from airflow_provider_raydatallm.processor.tables.confined_sample import confined_sample
 
 #: How many versions are read: each is a request to the store.
@@ -78,7 +80,7 @@ class SliceView:
         if version is None:
             raise FileNotFoundError("nothing is published")
         is_quarantine = kind == "quarantined"
-        located = locate_files(self._folders, version, quarantine=is_quarantine)
+        located = open_sink(self._folders).locate(version, quarantine=is_quarantine)
         files = [located[file] for file in (version.quarantine if is_quarantine else version.files)]
         return confined_sample(
             files, rows, _COLUMNS, _SAMPLE_SECONDS if self.total_s is None else self.total_s

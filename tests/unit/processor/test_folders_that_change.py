@@ -11,7 +11,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.store import garbage
+from airflow_provider_raydatallm.processor.publish import garbage
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.s3_dialect import Dialect
 from tests.support.self_naming_rows import Killed, assert_own_answers, kill_after, published, write_rows

@@ -19,12 +19,12 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import load_spec, main
-from airflow_provider_raydatallm.processor.slice_run import run_slice
-from airflow_provider_raydatallm.processor.store.published import (
+from airflow_provider_raydatallm.processor.publish.published import (
     current_report,
     finished_report,
     report_of_run,
 )
+from airflow_provider_raydatallm.processor.slice_run import run_slice
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
 from tests.support.slice_files import answers, metadata, parts

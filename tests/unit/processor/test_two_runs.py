@@ -15,8 +15,9 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import version_build
-from airflow_provider_raydatallm.processor.publish import restore
+from airflow_provider_raydatallm.processor.publish import restore, version_numbers
 from airflow_provider_raydatallm.processor.store import lease, versions
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run
 from tests.support.slice_files import (
@@ -26,6 +27,7 @@ from tests.support.slice_files import (
     folders_of,
     metadata,
     newest,
+    staged_marker,
 )
 
 ROWS = 40
@@ -89,7 +91,7 @@ def test_number_that_became_void_at_the_commit_is_followed_by_another(
     assert (report.outcome, report.published_version, cluster.answered) == ("published", 2, ROWS)
     assert newest(job).to_report(job.slice_path, "published") == report
     assert answers(job) == [f"n{i}" for i in range(ROWS)]
-    assert files_below(metadata(job) / "staged") == {newest(job).marker.removeprefix("staged/")}
+    assert files_below(metadata(job) / "staged") == {staged_marker(job)}
 
 
 @pytest.mark.usefixtures("unleased")
@@ -216,14 +218,14 @@ def test_version_that_appears_while_a_run_decides_is_followed(
     job: SliceJob, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run(job)
-    look = versions._highest_shown
+    look = version_numbers._highest_shown
 
-    def late(folders: versions.SliceFolders) -> tuple[int, str]:
-        monkeypatch.setattr(versions, "_highest_shown", look)
+    def late(folders: SliceFolders) -> tuple[int, str]:
+        monkeypatch.setattr(version_numbers, "_highest_shown", look)
         run(asked(job, "new"))
         return look(folders)
 
-    monkeypatch.setattr(versions, "_highest_shown", late)
+    monkeypatch.setattr(version_numbers, "_highest_shown", late)
     assert run(asked(job, "newer")).published_version == 3
     assert newest(job).body["base"] == 2
 

@@ -18,9 +18,13 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.publish import reconcile
+from airflow_provider_raydatallm.processor.publish import garbage, reconcile
+from airflow_provider_raydatallm.processor.sinks import folder
+from airflow_provider_raydatallm.processor.sinks.base import Newest
+from airflow_provider_raydatallm.processor.sinks.folder import FolderSink
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store import garbage, lease, versions
+from airflow_provider_raydatallm.processor.store import lease, versions
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.marks import long
 from tests.support.s3_dialect import Dialect
@@ -98,7 +102,7 @@ def test_readers_of_the_table_see_the_published_rows_and_no_others(tmp_path: Pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", ["_keep", "_fence", "_show", "_complete"])
+@pytest.mark.parametrize("step", ["keep", "fence", "show", "_replace", "is_shown", "_complete"])
 def test_crash_after_the_commit_shows_its_rows_at_the_next_run_whatever_that_asks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
@@ -107,15 +111,17 @@ def test_crash_after_the_commit_shows_its_rows_at_the_next_run_whatever_that_ask
     run_in_process(job)
     other = changed(job, prompt="other {name}", rerun__on_config_change="recompute")
 
-    original = getattr(reconcile, step)
+    owner: Any = reconcile if step == "_complete" else FolderSink
+    original = getattr(owner, step)
 
-    def die(folders: Any, version: versions.Version, *args: Any) -> None:
-        if (version.number == 2) != (step == "_keep"):  # what is kept is the version before
+    def die(*args: Any) -> Any:
+        version = next(getattr(a, "version", a) for a in args if isinstance(a, Newest | versions.Version))
+        if (version.number == 2) != (step == "keep"):  # what is kept is the version before
             raise Killed
-        original(folders, version, *args)
+        return original(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(reconcile, step, die)
+        patch.setattr(owner, step, die)
         with pytest.raises(Killed):
             run_in_process(other)
     assert {row["answer"] for row in published(job)} == {f"other row {i}" for i in range(40)}
@@ -273,7 +279,7 @@ def test_gc_leaves_a_live_run_alone_however_young_its_files_may_be(
 def test_run_that_gc_took_for_dead_loses_time_and_no_row(tmp_path: Path) -> None:
     write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(40)])
     job = job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out")
-    folders = versions.SliceFolders.open(job.paths)
+    folders = SliceFolders.open(job.paths)
     create_commit = versions.create_commit
 
     def collected_first(store: Store, number: int, body: dict[str, Any]) -> bool:
@@ -296,7 +302,7 @@ def test_run_that_gc_took_for_dead_loses_time_and_no_row(tmp_path: Path) -> None
 def test_open_file_never_becomes_that_of_another_version(
     tmp_path: Path, dialect: Dialect, monkeypatch: pytest.MonkeyPatch, on: str
 ) -> None:
-    monkeypatch.setattr(reconcile, "COPY_TIMEOUT_SECONDS", 0.1)
+    monkeypatch.setattr(folder, "COPY_TIMEOUT_SECONDS", 0.1)
     write_rows(tmp_path / "in" / "a.parquet", [f"row {i}" for i in range(40)])
     output = f"{tmp_path}/out" if on == "disk" else f"s3://lake/{tmp_path.name}-{on}/out"
     job = job_of(input_path=f"{tmp_path}/in/", output_path=output, rerun__on_config_change="recompute")

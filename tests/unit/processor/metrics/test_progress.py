@@ -21,10 +21,10 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.metrics import progress as progress_module
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressReporter
+from airflow_provider_raydatallm.processor.publish import garbage
 from airflow_provider_raydatallm.processor.root_error import root_error
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store import garbage
 from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError
 from tests.support.in_process import InProcess, job_of
 

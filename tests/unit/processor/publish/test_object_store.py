@@ -13,16 +13,17 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.publish import reconcile
+from airflow_provider_raydatallm.processor.publish import garbage
 from airflow_provider_raydatallm.processor.publish.restore import restore_version
+from airflow_provider_raydatallm.processor.sinks import folder
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store import garbage, lease
+from airflow_provider_raydatallm.processor.store import lease
 from airflow_provider_raydatallm.reader import published_dataset
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
 from tests.support.paths import ROOT
 from tests.support.s3_dialect import Dialect
-from tests.support.slice_files import folders_of, newest
+from tests.support.slice_files import folders_of, newest, staged_marker
 
 NAMES = [f"n{i}" for i in range(19)]
 
@@ -41,7 +42,7 @@ def job(tmp_path: Path, s3_store: Store) -> SliceJob:
 def sleeps(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Gets the waits for late copies, which take no time here."""
     waits: list[float] = []
-    monkeypatch.setattr(reconcile, "time", SimpleNamespace(sleep=waits.append))
+    monkeypatch.setattr(folder, "time", SimpleNamespace(sleep=waits.append))
     return waits
 
 
@@ -74,15 +75,15 @@ def test_slice_lives_on_an_object_store_as_on_a_disk(job: SliceJob, sleeps: list
 
     run(asked(job, "new"))
     assert answers(job) == [f"{name} new" for name in NAMES]
-    assert sleeps == [reconcile.COPY_TIMEOUT_SECONDS]
+    assert sleeps == [folder.COPY_TIMEOUT_SECONDS]
     assert restore_version(job, 1).number == 3
     assert answers(job) == NAMES
     old = published_dataset(job.slice_path, version=2).to_table()
     assert old.column("answer").to_pylist() == [f"{name} new" for name in NAMES]
     assert run(job).outcome == "unchanged"
-    assert sleeps == [reconcile.COPY_TIMEOUT_SECONDS] * 2
+    assert sleeps == [folder.COPY_TIMEOUT_SECONDS] * 2
     staging = folders_of(job).staging
-    assert staging.tree("staged") == [newest(job).marker.removeprefix("staged/")]
+    assert staging.tree("staged") == [staged_marker(job)]
     assert staging.names("kept") == ["000002"]
 
 
@@ -97,7 +98,7 @@ def test_copy_that_outlives_its_sender_is_seen_only_if_it_takes_longer_than_the_
     assert content is not None
     copies = [partial(table.put, name, content)]  # which the store still has to carry out
     if not is_longer:
-        monkeypatch.setattr(reconcile, "time", SimpleNamespace(sleep=lambda seconds: copies.pop()()))
+        monkeypatch.setattr(folder, "time", SimpleNamespace(sleep=lambda seconds: copies.pop()()))
     run(asked(job, "new"))
     for copy in copies:
         copy()

@@ -31,6 +31,7 @@ from tests.support.slice_files import (
     newest,
     parts,
     shown,
+    staged_marker,
 )
 
 
@@ -65,7 +66,7 @@ def test_slice_is_its_files_and_the_marker_and_the_rest_lies_beside_the_table(jo
     [file] = newest(job).files
     assert (file.name, file.rows, file.bytes) == (part.name, 300, part.stat().st_size)
     assert file.sha256 == hashlib.sha256(part.read_bytes()).hexdigest()
-    assert files_below(metadata(job)) - {newest(job).marker} == {
+    assert files_below(metadata(job)) - {f"staged/{staged_marker(job)}"} == {
         "commits/commit-000001.json", versions.complete_name(newest(job).staged), "plans/plan-0...",
         "reports/report-000001.json",
     }  # fmt: skip
@@ -262,7 +263,7 @@ def test_run_that_dies_between_its_file_and_its_commit_answers_nothing_again(
     assert (report.outcome, second.answered) == ("published", 0)
     assert published_dataset(job.slice_path).count_rows() == report.counts.succeeded
     assert checkpoint_folders(job) == []
-    assert files_below(metadata(job) / "staged") == {newest(job).marker.removeprefix("staged/")}
+    assert files_below(metadata(job) / "staged") == {staged_marker(job)}
 
 
 def test_run_that_dies_between_its_commit_and_the_table_is_shown_by_the_next(

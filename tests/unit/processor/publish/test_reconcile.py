@@ -11,13 +11,22 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.publish.published import current_report, finished_report
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.published import current_report, finished_report
 from airflow_provider_raydatallm.reader import published_dataset
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
-from tests.support.slice_files import answers, files_below, folders_of, metadata, newest, parts, shown
+from tests.support.slice_files import (
+    answers,
+    files_below,
+    folders_of,
+    metadata,
+    newest,
+    parts,
+    shown,
+    staged_marker,
+)
 
 
 @pytest.fixture
@@ -56,7 +65,7 @@ def test_what_derives_from_a_commit_is_healed_by_the_next_run_without_an_engine(
 ) -> None:
     report = run(job)
     paths = {
-        "_SUCCESS": Path(job.slice_path, "_SUCCESS"), "marker": metadata(job) / newest(job).marker,
+        "_SUCCESS": Path(job.slice_path, "_SUCCESS"), "marker": metadata(job) / "staged" / staged_marker(job),
         "complete": metadata(job) / versions.complete_name(newest(job).staged),
         "report": metadata(job) / "reports" / "report-000001.json",
     }  # fmt: skip
@@ -76,12 +85,12 @@ def test_what_derives_from_a_commit_is_healed_by_the_next_run_without_an_engine(
 
 def test_healed_slice_can_still_be_replaced(job: SliceJob) -> None:
     run(job)
-    (metadata(job) / newest(job).marker).unlink()
+    (metadata(job) / "staged" / staged_marker(job)).unlink()
     Path(job.slice_path, "_SUCCESS").unlink()
     run(job)
     run(asked(job, "new"))
     assert answers(job) == [f"{name} new" for name in ALL]
-    assert files_below(metadata(job) / "staged") == {newest(job).marker.removeprefix("staged/")}
+    assert files_below(metadata(job) / "staged") == {staged_marker(job)}
 
 
 @pytest.mark.slow

@@ -13,9 +13,11 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.publish import commit, restore
+from airflow_provider_raydatallm.processor.sinks.folder import FolderSink
+from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.published import kept_versions
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Version
 from airflow_provider_raydatallm.reader import published_dataset
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run
@@ -122,15 +124,15 @@ def test_run_that_publishes_at_the_same_time_wins_and_the_restore_says_so(
 ) -> None:
     run(job)
     run(asked(job, "new"))
-    locate = restore.locate_files
+    locate = FolderSink.locate
 
-    def late(*args: Any) -> Any:
-        places = locate(*args)
+    def late(*args: Any, **how: Any) -> Any:
+        places = locate(*args, **how)
         assert versions.void(folders_of(job).metadata, 3, "another was faster")
         return places
 
     with monkeypatch.context() as patch:
-        patch.setattr(restore, "locate_files", late)
+        patch.setattr(FolderSink, "locate", late)
         with pytest.raises(SliceError, match=r"another run publishes .* Try again") as e:
             restore.restore_version(job, 1)
     assert e.value.kind == "transient"

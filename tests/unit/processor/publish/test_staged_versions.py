@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.publish import commit as publish_commit
+from airflow_provider_raydatallm.processor.publish import garbage, version_numbers
 from airflow_provider_raydatallm.processor.publish.commit import (
     PublishedByOthersError,
     SupersededError,
@@ -29,7 +30,8 @@ from airflow_provider_raydatallm.processor.publish.commit import (
 )
 from airflow_provider_raydatallm.processor.slice_run import stage_slice
 from airflow_provider_raydatallm.processor.storage import documents
-from airflow_provider_raydatallm.processor.store import garbage, versions
+from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
@@ -38,7 +40,15 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
 )
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run
-from tests.support.slice_files import answers, checkpoint_folders, files_below, folders_of, metadata, newest
+from tests.support.slice_files import (
+    answers,
+    checkpoint_folders,
+    files_below,
+    folders_of,
+    metadata,
+    newest,
+    staged_marker,
+)
 
 ROWS = 30
 
@@ -108,16 +118,16 @@ def test_commit_that_comes_between_the_steps_of_a_discard_wins(
 ) -> None:
     staged = stage(job)
     folders = folders_of(job)
-    look = versions._highest_shown
+    look = version_numbers._highest_shown
 
-    def late(of: versions.SliceFolders) -> tuple[int, str]:
-        monkeypatch.setattr(versions, "_highest_shown", look)
+    def late(of: SliceFolders) -> tuple[int, str]:
+        monkeypatch.setattr(version_numbers, "_highest_shown", look)
         with monkeypatch.context() as patch:  # killed before the table shows it
             patch.setattr(publish_commit, "reconcile", lambda folders: None)
             commit(folders, staged)
         return look(of)
 
-    monkeypatch.setattr(versions, "_highest_shown", late)
+    monkeypatch.setattr(version_numbers, "_highest_shown", late)
     with pytest.raises(StagedVersionError, match="was published, as version 1"):
         discard(folders, staged)
     assert run(job).outcome == "unchanged"
@@ -200,7 +210,7 @@ def test_number_that_was_used_up_by_a_void_is_followed_by_the_next(job: SliceJob
     assert commit_for_people(job, staged.name).number == staged.number + voids
     assert newest(job).body["report"]["published_version"] == staged.number + voids
     assert answers(job) == [f"n{i}" for i in range(ROWS)]
-    assert files_below(metadata(job) / "staged") == {newest(job).marker.removeprefix("staged/")}
+    assert files_below(metadata(job) / "staged") == {staged_marker(job)}
     assert run(job).outcome == "unchanged"
 
 

@@ -16,12 +16,13 @@ from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import MARK
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.publish import garbage
+from airflow_provider_raydatallm.processor.publish.published import published_report, slice_progress
 from airflow_provider_raydatallm.processor.publish.restore import restore_version
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
-from airflow_provider_raydatallm.processor.store import garbage, lease, versions
+from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER
-from airflow_provider_raydatallm.processor.store.published import published_report, slice_progress
 from airflow_provider_raydatallm.processor.tables.slice_state import read_state
 from airflow_provider_raydatallm.reader import published_dataset, published_files
 from tests.support.in_process import InProcess, changed, job_of, run_in_process

@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import lease as lease_module
+from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT
 from airflow_provider_raydatallm.processor.store.lease import (
     LEASE,
     Lease,
@@ -20,7 +21,6 @@ from airflow_provider_raydatallm.processor.store.lease import (
     LeaseLostError,
     read_holder,
 )
-from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT
 
 
 @pytest.fixture(autouse=True)

@@ -12,10 +12,10 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import MARK
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.publish import garbage
 from airflow_provider_raydatallm.processor.publish.restore import restore_version
 from airflow_provider_raydatallm.processor.storage.probe import REMEMBERED
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store import garbage
 from airflow_provider_raydatallm.processor.store.marks import Mark
 from airflow_provider_raydatallm.processor.tables.listing import find_slices
 from tests.support.in_process import InProcess, changed, job_of, run_in_process

@@ -11,8 +11,8 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.publish.published import current_report
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.published import current_report
 from airflow_provider_raydatallm.processor.store.versions import Commits
 from airflow_provider_raydatallm.reader import published_dataset, published_files
 from tests.support.in_process import InProcess, changed, job_of

@@ -9,7 +9,8 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.versions import SliceFolders, Version
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Version
 from airflow_provider_raydatallm.processor.tables import samples
 from tests.support.in_process import job_of, run_in_process
 

@@ -18,24 +18,32 @@ from urllib.parse import unquote
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_paths, slice_template
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.probe import PROBE
 from airflow_provider_raydatallm.processor.storage.store import is_scratch, modified_at
 from airflow_provider_raydatallm.processor.store import lease, versions
-from airflow_provider_raydatallm.processor.store.file_names import number_of_staged, staged_of_document
+from airflow_provider_raydatallm.processor.store.file_names import (
+    CHECKPOINT,
+    PROGRESS,
+    STAGED,
+    number_of_staged,
+    staged_of_document,
+)
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.slice_listing import find_folders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     STAGED_VERSIONS,
     KeptStaged,
     remove_document,
 )
-from airflow_provider_raydatallm.processor.store.versions import Commits, SliceFolders
+from airflow_provider_raydatallm.processor.store.versions import Commits
 
 logger = logging.getLogger(__name__)
 
 _THREADS = 16
 #: Of a slice's metadata, what a run needs that has not published yet.
-_OF_RUNS = (f"{versions.CHECKPOINT}/", f"{lease.LEASE}/", f"{STAGED_VERSIONS}/", versions.PROGRESS)
+_OF_RUNS = (f"{CHECKPOINT}/", f"{lease.LEASE}/", f"{STAGED_VERSIONS}/", PROGRESS)
 
 
 @dataclass(frozen=True)
@@ -88,8 +96,8 @@ def remove_leftovers(folders: SliceFolders, days: float = 0) -> None:
         folders.metadata.remove("")
         return
     versions.newest_version(folders.metadata)  # raises before anything is changed
-    staged = folders.staging.tree(versions.STAGED)  # what is staged later may be a live run's
-    checkpoints = folders.metadata.names(versions.CHECKPOINT)
+    staged = folders.staging.tree(STAGED)  # what is staged later may be a live run's
+    checkpoints = folders.metadata.names(CHECKPOINT)
     for name in KeptStaged.list(folders, days).too_old:
         remove_document(folders.metadata, name)  # before the void: who commits it looks for it until then
     epoch = holder.epoch if (holder := lease.read_holder(folders.metadata, released=True)) is not None else 0
@@ -103,14 +111,14 @@ def remove_leftovers(folders: SliceFolders, days: float = 0) -> None:
         of = number_of_staged(name)
         is_old = of is not None and of <= number and (newest is None or of != newest.number)
         if is_old and name.partition("/")[0] not in kept.names:
-            folders.staging.remove_file(f"{versions.STAGED}/{name}")
-            folders.staging.remove_empty(f"{versions.STAGED}/{name.partition('/')[0]}")
+            folders.staging.remove_file(f"{STAGED}/{name}")
+            folders.staging.remove_empty(f"{STAGED}/{name.partition('/')[0]}")
     for name in checkpoints:
         if kept.counts(name):
             continue
-        folders.metadata.remove(f"{versions.CHECKPOINT}/{name}")
-    folders.metadata.remove_empty(versions.CHECKPOINT)
-    folders.metadata.remove(versions.PROGRESS)
+        folders.metadata.remove(f"{CHECKPOINT}/{name}")
+    folders.metadata.remove_empty(CHECKPOINT)
+    folders.metadata.remove(PROGRESS)
     for name in folders.metadata.tree(""):
         if is_scratch(name):
             folders.metadata.remove_file(name)
@@ -167,12 +175,12 @@ def _age_days(folders: SliceFolders, days: float) -> float | None:
         or _is_probe(folders)
         or (name.startswith(_OF_RUNS) and not _is_of_staged(kept, name))
     ]
-    highest = Commits.list(folders.metadata).highest
-    for name, at in _changes(folders.staging.details(versions.STAGED)):
+    highest, sink = Commits.list(folders.metadata).highest, open_sink(folders)
+    for name, at in _changes(folders.staging.details(STAGED)):
         number = number_of_staged(name)
         if number is None or name.partition("/")[0] in kept.names:
             continue
-        if number > highest or not name.endswith(f"/{versions.SUCCESS}"):
+        if number > highest or not sink.stays_staged(name):
             times.append(at)
     return max(0.0, time.time() - max(times)) / 86400 if times else None
 
@@ -182,7 +190,7 @@ def _is_of_staged(kept: KeptStaged, name: str) -> bool:
     folder, _, rest = name.partition("/")
     if folder == STAGED_VERSIONS:
         return staged_of_document(rest) in kept.names
-    if folder == versions.CHECKPOINT:
+    if folder == CHECKPOINT:
         return kept.counts(rest.partition("/")[0])
     return bool(kept.names)
 

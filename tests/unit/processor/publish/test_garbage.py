@@ -15,11 +15,12 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
+from airflow_provider_raydatallm.processor.publish import garbage
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store import garbage
 from airflow_provider_raydatallm.processor.store import lease as lease_module
+from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT
 from airflow_provider_raydatallm.processor.store.lease import LEASE, Lease, LeaseLostError
-from airflow_provider_raydatallm.processor.store.versions import CHECKPOINT, Commits, read_version
+from airflow_provider_raydatallm.processor.store.versions import Commits, read_version
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.slice_files import answers, files_below, folders_of, metadata
 

@@ -82,7 +82,7 @@ def commit_for_people(job: SliceJob, name: str | None) -> Version:
     check_folders(job)
     folders = SliceFolders.open(job.paths)
     try:
-        version = commit(folders, get_staged(folders, name, fingerprint(job)))
+        version = commit(folders, job, get_staged(folders, name, fingerprint(job)))
     except PublishedByOthersError as e:
         version = e.version
     newest = versions.newest_version(folders.metadata)
@@ -177,10 +177,16 @@ def get_staged(folders: SliceFolders, name: str | None, wanted: str | None = Non
 
 
 def commit(
-    folders: SliceFolders, staged: StagedVersion, known: ColumnAgreement | None = None, epoch: int = 0
+    folders: SliceFolders,
+    job: SliceJob,
+    staged: StagedVersion,
+    known: ColumnAgreement | None = None,
+    epoch: int = 0,
 ) -> Version:
     """Publishes a staged version and has the table show it.
 
+    :param job: says of which slice it is, and whether the table's columns may change with it: a document that
+        others can write decides neither.
     :param epoch: of the lease of the run that publishes it: the next one's is higher.
     :param known: the table's columns, as a process knows them that has just staged this version.
     :raises PublishedByOthersError: when somebody else published it.
@@ -189,7 +195,7 @@ def commit(
     """
     if known is None:
         _check_files(folders, staged)
-    _confirm_columns(folders, staged, known)
+    _confirm_columns(folders, job, staged, known)
     version = _put(folders, staged, staged.number, epoch) if known is not None else None
     others = None
     while version is None and others is None:
@@ -401,11 +407,14 @@ def _copy(folders: SliceFolders, staged: StagedVersion, number: int) -> dict[str
     return body
 
 
-def _confirm_columns(folders: SliceFolders, staged: StagedVersion, known: ColumnAgreement | None) -> None:
+def _confirm_columns(
+    folders: SliceFolders, job: SliceJob, staged: StagedVersion, known: ColumnAgreement | None
+) -> None:
     """:raises UnusableError: when another slice published other columns since this version was staged."""
+    accepts_change = job.publish.on_schema_change == "accept"
     try:
         ColumnAgreement.read(table_metadata(folders), known).agree(
-            staged.slice_key, staged.columns, accepts_change=staged.accepts_change, is_published=True
+            job.slice_key, staged.columns, accepts_change=accepts_change, is_published=True
         )
     except ColumnsChangedError as e:
         raise OtherColumnsError(

@@ -149,7 +149,6 @@ class Staging:
             columns=own_columns(
                 self.plan.schema, undecided_as_null(self.job, self.fields, self.table.answers)
             ),
-            accepts_change=self.job.publish.on_schema_change == "accept",
             keep_days=keep_days,
         )
         self.folders.metadata.create_document(document_name(staged), version.body)

@@ -19,7 +19,8 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from glob import has_magic
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -243,7 +244,7 @@ class Store:
             for wait in (*_RETRY_WAITS_SECONDS, None):
                 try:
                     if self.is_local:
-                        self._create_on_disk(name, data)
+                        self._write_on_disk(name, partial(disk.write, data=data), disk.link)
                     else:
                         self.fs.pipe_file(self.path(name), data, mode="create")
                     return True
@@ -266,17 +267,6 @@ class Store:
             return b""  # what others put there has the name
         except (SliceError, *_MISSING):
             return None
-
-    def _create_on_disk(self, name: str, data: bytes) -> None:
-        for retries_left in (2, 1, 0):
-            try:
-                with self._scratch(name) as (scratch, target):
-                    disk.write(scratch, data)
-                    disk.link(scratch, target)
-                return
-            except FileNotFoundError:  # another run just removed the empty folder
-                if not retries_left:
-                    raise
 
     def place(self, source: Store, source_name: str, name: str) -> bool:
         """Makes a file of `source`, on the same disk or object store, appear here too: by one request, which
@@ -368,9 +358,7 @@ class Store:
             if not self.is_local:
                 self.fs.pipe_file(self.path(name), data)
                 return
-            with self._scratch(name) as (scratch, target):
-                disk.write(scratch, data)
-                disk.replace(scratch, target)
+            self._write_on_disk(name, partial(disk.write, data=data), disk.replace)
 
     def put_json(self, name: str, value: Any) -> None:
         self.put(name, (json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode())
@@ -385,9 +373,7 @@ class Store:
                     if self._size_if_known(name) != source.stat().st_size:
                         raise  # else it was completed, and the answer was lost
                 return
-            with self._scratch(name) as (scratch, target):
-                disk.copy(source, scratch)
-                disk.replace(scratch, target)
+            self._write_on_disk(name, partial(disk.copy, source), disk.replace)
 
     def keep_damaged_file(self, name: str, why: Exception | str, then: str) -> None:
         """Renames a damaged file, so that no run reads it and people can inspect it, and warns.
@@ -460,16 +446,28 @@ class Store:
                     advice="Put the folder itself in its place",
                 )
 
-    @contextlib.contextmanager
-    def _scratch(self, name: str) -> Iterator[tuple[Path, Path]]:
+    def _write_on_disk(
+        self, name: str, write: Callable[[Path], None], finish: Callable[[Path, Path], None]
+    ) -> None:
+        """Has a file appear whole.
+
+        :param write: writes it under another name.
+        :param finish: gives it its own name.
+        """
         self._refuse_links(name.rpartition("/")[0])
         target = Path(self.path(name))
-        scratch = target.with_name(f"{_SCRATCH}{uuid.uuid4().hex}")
-        disk.make_folder(target.parent)
-        try:
-            yield scratch, target
-        finally:
-            scratch.unlink(missing_ok=True)
+        for retries_left in (2, 1, 0):
+            scratch = target.with_name(f"{_SCRATCH}{uuid.uuid4().hex}")
+            disk.make_folder(target.parent)
+            try:
+                write(scratch)
+                finish(scratch, target)
+                return
+            except FileNotFoundError:  # another run just removed the empty folder, or what is half written
+                if not retries_left:
+                    raise
+            finally:
+                scratch.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def _errors(self, what: str, name: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:

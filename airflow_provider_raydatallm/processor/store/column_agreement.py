@@ -50,9 +50,9 @@ class TableColumn:
     is_answer: bool
     slices: tuple[str, ...] = ()
 
-    def binds(self, key: str) -> bool:
-        """Whether another slice than this publishes it."""
-        return any(other != key for other in self.slices)
+    def others(self, key: str) -> list[str]:
+        """The slices but this one that publish it."""
+        return [other for other in self.slices if other != key]
 
 
 def type_name(kind: Any) -> str:
@@ -140,20 +140,21 @@ class ColumnAgreement:
         self, key: str, own: Mapping[str, TableColumn], name_type: Callable[[Any], str] = type_name
     ) -> None:
         """:raises ColumnsChangedError: when another slice publishes other columns than this one would."""
-        bound = {name: column for name, column in self.columns.items() if column.binds(key)}
+        bound = {name: column for name, column in self.columns.items() if column.others(key)}
         for name, column in own.items():
             known = bound.get(name)
             if known is not None and UNDECIDED not in (known.kind, column.kind) and known.kind != column.kind:
                 raise _changed(
                     f"{'the answer' if column.is_answer else 'the input'}'s column {name!r} is "
                     f"{name_type(column.kind)}, and {name_type(known.kind)} in the table (slice "
-                    f"{known.slices[0]!r})",
+                    f"{known.others(key)[0]!r})",
                     known,
                 )
             if bound and known is None:
+                other = next(iter(bound.values())).others(key)[0]
                 raise _changed(
-                    f"the table has no column {name!r} (slice {next(iter(bound.values())).slices[0]!r}), and "
-                    f"this slice has it as {name_type(column.kind)}",
+                    f"the table has no column {name!r} (slice {other!r}), and this slice has it as "
+                    f" {name_type(column.kind)}",
                     column,
                 )
         has_answers = any(column.is_answer for column in own.values())

@@ -33,10 +33,12 @@ from airflow_provider_raydatallm.processor.store.versions import Version
 #: Folder of the documents, in a slice's metadata.
 STAGED_VERSIONS = "staged_versions"
 #: Of the documents' format.
-FORMAT = 1
+FORMAT = 2
 #: How long a version that is held stays, unless it says otherwise.
 KEEP_DAYS = 30.0
 MOST_DAYS = 36_500.0
+#: What a commit says of itself.
+_OF_COMMITS = {"format", "void", "published_at", "staged_version"}
 #: As of a commit.
 _MAX_BYTES = 256 << 20
 _STAGE_ANEW = "Run the slice again, which stages it anew from its finished rows"
@@ -61,7 +63,6 @@ class _Document(BaseModel):
     table: str
     follows: Annotated[int, Field(ge=0, le=LAST_NUMBER)]
     keep_days: Annotated[float, Field(ge=0, le=MOST_DAYS)]
-    accepts_change: bool
     #: Of each column its name, its type, and whether it is an answer's.
     columns: list[Annotated[list[Any], Field(min_length=3, max_length=3)]]
     commit: dict[str, Any]
@@ -110,18 +111,9 @@ class StagedVersion:
         return str(self.body["staged_at"])
 
     @property
-    def slice_key(self) -> str:
-        return str(self.body["commit"]["slice_key"])
-
-    @property
     def columns(self) -> dict[str, TableColumn]:
         """The columns that its slice publishes."""
         return {str(name): TableColumn(kind, bool(answer)) for name, kind, answer in self.body["columns"]}
-
-    @property
-    def accepts_change(self) -> bool:
-        """Whether the table's columns may change with it."""
-        return bool(self.body["accepts_change"])
 
     def to_report(self, output_path: str) -> Report:
         return self.version.to_report(output_path)
@@ -134,7 +126,6 @@ def document_of(
     table: str,
     follows: int,
     columns: Mapping[str, TableColumn],
-    accepts_change: bool,
     keep_days: float,
 ) -> StagedVersion:
     """A version whose files are staged.
@@ -151,7 +142,6 @@ def document_of(
         "table": table,
         "follows": follows,
         "keep_days": keep_days,
-        "accepts_change": accepts_change,
         "columns": [[column, c.kind, c.is_answer] for column, c in columns.items()],
         "commit": dict(commit),
     }
@@ -201,6 +191,8 @@ def read_staged(folders: SliceFolders, name: str) -> StagedVersion | None:
         document = _Document.model_validate(body)
         if document.name != name or document.commit.get("staged") != name:
             raise ValueError(f"it is that of {document.name!r}")
+        if own := _OF_COMMITS & document.commit.keys():
+            raise ValueError(f"it says {sorted(own)[0]!r}, which only a commit does")
         check_body(document.commit, number_of_staged(name) or 0)
     except ValueError as e:
         why = e.errors(include_url=False)[0]["msg"] if isinstance(e, ValidationError) else e
@@ -216,6 +208,17 @@ def read_staged(folders: SliceFolders, name: str) -> StagedVersion | None:
             "published there only",
             advice="Run this slice to stage it here",
         )
+    try:  # else it would be committed, and nobody could show it
+        folders.of(staged.version)
+        staged.to_report(folders.table.url)
+    except SliceError as e:
+        if e.kind != "input":
+            raise
+        raise StagedVersionError(
+            f"{path} cannot be published: {e.failure.sentence}",
+            advice=e.failure.advice,
+            row_texts=e.failure.row_texts,
+        ) from e
     return staged
 
 

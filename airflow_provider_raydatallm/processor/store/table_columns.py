@@ -38,7 +38,7 @@ class TableColumns:
         """The input's columns, as a slice finds them."""
         own = {name: column for name, column in self.agreement.columns.items() if not column.is_answer}
         schema = pa.schema([(name, from_json(column.kind)) for name, column in own.items()])
-        return KnownColumns(schema, frozenset(name for name, column in own.items() if column.binds(key)))
+        return KnownColumns(schema, frozenset(name for name, column in own.items() if column.others(key)))
 
     @property
     def answers(self) -> dict[str, pa.DataType]:

@@ -237,7 +237,7 @@ def read_version(store: Store, number: int, max_bytes: int = _COMMIT_BYTES) -> V
 
 def create_commit(store: Store, number: int, body: dict[str, Any]) -> bool:
     """Creates a commit. Returns False when the number is taken."""
-    return store.create_document(commit_name(number), {"format": FORMAT, **body})
+    return store.create_document(commit_name(number), {**body, "format": FORMAT})
 
 
 def void(store: Store, number: int, reason: str) -> bool:

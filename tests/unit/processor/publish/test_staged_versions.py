@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.publish import commit as publish_commit
 from airflow_provider_raydatallm.processor.publish import garbage, version_numbers
 from airflow_provider_raydatallm.processor.publish.commit import (
+    OtherColumnsError,
     PublishedByOthersError,
     SupersededError,
     UnusableError,
@@ -31,6 +32,7 @@ from airflow_provider_raydatallm.processor.publish.commit import (
 from airflow_provider_raydatallm.processor.slice_run import stage_slice
 from airflow_provider_raydatallm.processor.storage import documents
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.column_agreement import ColumnAgreement, table_metadata
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
@@ -124,7 +126,7 @@ def test_commit_that_comes_between_the_steps_of_a_discard_wins(
         monkeypatch.setattr(version_numbers, "_highest_shown", look)
         with monkeypatch.context() as patch:  # killed before the table shows it
             patch.setattr(publish_commit, "reconcile", lambda folders: None)
-            commit(folders, staged)
+            commit(folders, job, staged)
         return look(of)
 
     monkeypatch.setattr(version_numbers, "_highest_shown", late)
@@ -187,16 +189,16 @@ def test_run_that_only_stages_finds_what_is_staged(job: SliceJob) -> None:
 def test_staged_version_is_published_once_whoever_is_late(job: SliceJob) -> None:
     staged = stage(job)
     late = get_staged(folders_of(job), staged.name)
-    commit(folders_of(job), staged)
+    commit(folders_of(job), job, staged)
     with pytest.raises(PublishedByOthersError, match="as version 1"):
-        commit(folders_of(job), late)
+        commit(folders_of(job), job, late)
     with pytest.raises(StagedVersionError, match="was published already, as version 1"):
         commit_for_people(job, staged.name)
     with pytest.raises(StagedVersionError, match="nothing is discarded"):
         discard(folders_of(job), late)
     run(asked(job, "new"))
     with pytest.raises(PublishedByOthersError, match="as version 1"):
-        commit(folders_of(job), late)
+        commit(folders_of(job), job, late)
     assert versions.Commits.list(folders_of(job).metadata).numbers == (1, 2)
     assert answers(job)[0] == "n0 new"
 
@@ -222,7 +224,7 @@ def test_version_whose_base_was_replaced_is_refused_and_can_be_discarded(job: Sl
     with pytest.raises(StagedVersionError, match="published since"):
         commit_for_people(job, staged.name)
     with pytest.raises(SupersededError):
-        commit(folders_of(job), late)
+        commit(folders_of(job), job, late)
     assert answers(job)[0] == "n0 other"
     assert staged_names(folders_of(job).metadata) == [staged.name]
     commits = files_below(metadata(job) / "commits")
@@ -244,7 +246,7 @@ def test_discarded_version_is_published_by_nobody_who_read_it_before(job: SliceJ
     staged = stage(job)
     discard(folders_of(job), staged)
     with pytest.raises(UnusableError):
-        commit(folders_of(job), staged)
+        commit(folders_of(job), job, staged)
     assert versions.newest_version(folders_of(job).metadata) is None
     assert files_below(metadata(job) / "staged") == set()
     cluster = InProcess()
@@ -269,7 +271,7 @@ def test_discard_between_the_copies_and_the_commit_wins(
 
     monkeypatch.setattr(copy, then_discarded)
     with pytest.raises(UnusableError, match="discarded meanwhile"):
-        commit(folders_of(job), staged)
+        commit(folders_of(job), job, staged)
     assert versions.newest_version(folders_of(job).metadata) is None
 
 
@@ -314,6 +316,48 @@ def test_staged_version_that_is_not_as_it_was_staged_is_refused(job: SliceJob, f
     cluster = InProcess()
     assert (run(job, cluster).outcome, cluster.answered) == ("published", 0)
     assert answers(job) == [f"n{i}" for i in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("forged", "says"),
+    [
+        ({"table": "/elsewhere/ds=2026-01-31"}, "holds the metadata of /elsewhere"),
+        ({"quarantine_folder": "/elsewhere_quarantine/ds=2026-01-31"}, "is not known to be of this table"),
+        ({"report": {"outcome": "published", "counts": {"succeeded": 3}, "tokens": {}}}, "cannot read"),
+        ({"format": 99}, "says 'format', which only a commit does"),
+        ({"void": True}, "says 'void', which only a commit does"),
+    ],
+)
+def test_document_that_nobody_could_show_once_it_is_committed_is_refused(
+    job: SliceJob, forged: dict[str, Any], says: str
+) -> None:
+    run(asked(job, "first"))
+    staged = stage(job)
+    edit(metadata(job) / document_name(staged.name), lambda body: body["commit"].update(forged))
+    before = all_files(job)
+    with pytest.raises(StagedVersionError, match=says):
+        commit_for_people(job, staged.name)
+    assert all_files(job) == before
+    cluster = InProcess()
+    assert (run(job, cluster).outcome, cluster.answered) == ("published", 0)
+
+
+def test_document_decides_neither_its_slice_nor_whether_the_table_s_columns_change(job: SliceJob) -> None:
+    other = changed(job, slice_key="2026-02-01")
+    run(job)
+    run(other)
+    staged = stage(asked(job, "new"))
+
+    def forge(body: Any) -> None:
+        body["columns"] = [["name", "int64", False], ["answer", "int64", True]]
+        body["commit"]["slice_key"] = "2026-02-01"
+
+    edit(metadata(job) / document_name(staged.name), forge)
+    known = ColumnAgreement.read(table_metadata(folders_of(job))).columns
+    with pytest.raises(OtherColumnsError, match=r"column 'name' is int64, and .*slice '2026-02-01'"):
+        commit_for_people(job, staged.name)
+    assert ColumnAgreement.read(table_metadata(folders_of(job))).columns == known
+    assert answers(job)[0] == "n0"
 
 
 def test_document_under_another_name_is_refused(job: SliceJob) -> None:
@@ -364,7 +408,7 @@ def test_gc_removes_a_staged_version_that_is_too_old(job: SliceJob) -> None:
     age(job, 31)
     assert collect(job) == 1
     with pytest.raises(StagedVersionError):
-        commit(folders_of(job), staged)
+        commit(folders_of(job), job, staged)
     assert files_below(metadata(job) / "staged") == set()
     assert staged_names(folders_of(job).metadata) == []
     assert checkpoint_folders(job) == []

@@ -14,6 +14,7 @@ import sys
 import tempfile
 import uuid
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.storage import disk
 from airflow_provider_raydatallm.processor.storage import store as store_module
 from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
@@ -362,6 +364,26 @@ def test_disk_is_left_alone_when_the_time_is_over(tmp_path: Path) -> None:
         store = Store(str(tmp_path))
     with pytest.raises(SliceError, match="in time"):
         store.files("")
+
+
+@pytest.mark.parametrize("write", ["put", "create", "put_file"])
+def test_file_is_written_though_others_remove_what_is_half_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, write: str
+) -> None:
+    store, source = Store(str(tmp_path / "a")), tmp_path / "source"
+    source.write_bytes(b"x")
+    removed: list[bool] = []
+
+    def then_removed(original: Callable[..., None], *args: Any, **named: Any) -> None:
+        original(*args, **named)
+        if not removed:
+            removed.append(True)
+            store.remove_scratch()
+
+    monkeypatch.setattr(disk, "write", partial(then_removed, disk.write))
+    monkeypatch.setattr(disk, "copy", partial(then_removed, disk.copy))
+    getattr(store, write)("f", source if write == "put_file" else b"x")
+    assert (store.read("f"), os.listdir(tmp_path / "a"), removed) == (b"x", ["f"], [True])
 
 
 def test_json_that_does_not_parse_is_an_error_not_absence(store: Store) -> None:

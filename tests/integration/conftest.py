@@ -3,6 +3,7 @@ them."""
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -16,13 +17,17 @@ import pendulum
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_provider_raydatallm.clusters.embedded.head import LocalHead, ensure_head, stop_head
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.operators.slice_task import SliceTask
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
+from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY
 from tests.support import tiny_model as trained
 from tests.support.arguments import written
-from tests.support.context import context_of
+from tests.support.context import Instance, context_of
 from tests.support.engine_processes import end_engines
 from tests.support.paths import ROOT
 from tests.support.s3 import moto_server
@@ -65,6 +70,36 @@ def engines_end_with_their_file(request: pytest.FixtureRequest) -> Iterator[None
     yield
     if request.path.parent.name != ONE_ENGINE:
         end_engines()
+
+
+def assert_recorded(error: BaseException, ti: Any) -> None:
+    failure = getattr(error, "failure", None)
+    assert isinstance(failure, Failure), f"{error!r} carries no record"
+    if isinstance(ti, Instance):
+        assert Failure.parse(ti.xcoms[FAILURE_KEY]).sentence == failure.sentence
+
+
+@pytest.fixture(scope="session", autouse=True)
+def every_failure_is_recorded() -> Iterator[None]:
+    """No exception reaches Airflow without its record, in all tests whose tasks run in this process."""
+
+    def checked(method: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(method)
+        def run(task: SliceTask, *args: Any) -> Any:
+            try:
+                return method(task, *args)
+            except (TaskDeferred, AirflowSkipException):
+                raise
+            except BaseException as e:
+                assert_recorded(e, args[-1]["ti"])
+                raise
+
+        return run
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("execute", "resume_execution"):
+            patch.setattr(SliceTask, name, checked(getattr(SliceTask, name)))
+        yield
 
 
 @pytest.fixture(scope="session")

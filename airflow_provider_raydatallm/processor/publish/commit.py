@@ -59,6 +59,14 @@ class PublishedByOthersError(NumberTakenError):
         self.version = version
 
 
+class PublishedBeforeError(StagedVersionError):
+    """A staged version of this name was published, and its document is gone."""
+
+    def __init__(self, folders: SliceFolders, name: str, version: Version) -> None:
+        super().__init__(f"{name} was published already, as version {version.number} of {folders.table.url}")
+        self.version = version
+
+
 class SupersededError(StagedVersionError):
     """Another version was published since this one was staged."""
 
@@ -85,11 +93,18 @@ def commit_for_people(job: SliceJob, name: str | None) -> Version:
         version = commit(folders, job, get_staged(folders, name, fingerprint(job)))
     except PublishedByOthersError as e:
         version = e.version
+    except PublishedBeforeError as e:  # by a command that was killed then, perhaps
+        _remove_what_its_run_kept(folders, e.version)
+        raise
+    _remove_what_its_run_kept(folders, version)
+    return version
+
+
+def _remove_what_its_run_kept(folders: SliceFolders, version: Version) -> None:
     newest = versions.newest_version(folders.metadata)
     if newest is not None and newest.number == version.number:
         remove_run_files(folders.metadata, newest)
         remove_released_lease(folders.metadata)
-    return version
 
 
 def discard_for_people(job: SliceJob, name: str | None) -> str:
@@ -167,9 +182,7 @@ def get_staged(folders: SliceFolders, name: str | None, wanted: str | None = Non
     if staged is not None:
         return staged
     if (version := find_published(folders, name)) is not None:
-        raise StagedVersionError(
-            f"{name} was published already, as version {version.number} of {folders.table.url}"
-        )
+        raise PublishedBeforeError(folders, name, version)
     raise StagedVersionError(
         f"{folders.table.url} has no staged version {name!r} (it has: {', '.join(names) or 'none'}): it was "
         "discarded, was too old, or another version was published"

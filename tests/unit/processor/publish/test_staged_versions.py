@@ -136,6 +136,20 @@ def test_commit_that_comes_between_the_steps_of_a_discard_wins(
     assert answers(job) == [f"n{i}" for i in range(ROWS)]
 
 
+def test_command_that_was_killed_after_its_commit_leaves_nothing_that_the_next_one_does_not_remove(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staged = stage(job)
+    stage(job)  # whose lease is later than the version's
+    with monkeypatch.context() as patch:
+        patch.setattr(publish_commit, "remove_released_lease", lambda store: None)
+        commit_for_people(job, staged.name)
+    assert (metadata(job) / "lease").exists()
+    with pytest.raises(StagedVersionError, match="published already, as version 1"):
+        commit_for_people(job, staged.name)
+    assert not (metadata(job) / "lease").exists()
+
+
 def test_file_that_was_replaced_by_another_of_its_size_is_not_published(job: SliceJob) -> None:
     staged = stage(job)
     [file] = staged.version.files

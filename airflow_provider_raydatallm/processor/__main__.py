@@ -14,55 +14,46 @@ import importlib.resources
 import json
 import os
 import sys
-import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from airflow_provider_raydatallm.contract.log.marked_lines import MAX_BYTES, LineKind, encode_line
-from airflow_provider_raydatallm.contract.log.plain_text import plain_lines
+from airflow_provider_raydatallm.contract.log.marked_lines import LineKind, encode_line
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.contract.spec_problems import describe_problems
-from airflow_provider_raydatallm.processor.root_error import root_error
+from airflow_provider_raydatallm.processor.commands.command import (
+    Command,
+    IncompleteError,
+    add_command,
+    run_command,
+)
+from airflow_provider_raydatallm.processor.commands.printing import complain, print_json, say
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.metrics.spans import RunSpans
-
-Command = Callable[[argparse.Namespace], int]
 
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="airflow_provider_raydatallm.processor", description=__doc__)
     add_commands(parser.add_subparsers(dest="command", required=True))
     args = parser.parse_args(argv)
-    return int(args.run(args))
-
-
-def add_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: Command, what: str
-) -> argparse.ArgumentParser:
-    """Adds a command; like every other it has `--json`."""
-    command = commands.add_parser(name, help=what, description=what)
-    command.add_argument("--json", action="store_true", help="print JSON")
-    command.set_defaults(run=run)
-    return command
+    return run_command(args.run, args)
 
 
 def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the processor's commands to a command line."""
 
     def add(name: str, run: Command, what: str) -> argparse.ArgumentParser:
-        command = add_command(commands, name, partial(_run_command, run), what)
+        command = add_command(commands, name, run, what)
         command.add_argument(
             "spec", metavar="SPEC", help="JSON file of a slice's job: a path, a URL, or package:NAME"
         )
-        command.set_defaults(nonce=None)
         return command
 
     run = add("run", _run, "answer and publish a slice")
@@ -146,19 +137,6 @@ def load_spec(source: str) -> SliceJob:
     except ValueError as e:
         why = describe_problems(e) if isinstance(e, ValidationError) else e
         raise SliceError(f"the spec {source} is not valid: {why}", kind="input") from e
-
-
-def _run_command(command: Command, args: argparse.Namespace) -> int:
-    """Runs a command and reports its error, diagnosed."""
-    from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
-
-    start_log()
-    try:
-        return command(args)
-    except Exception as e:
-        if isinstance(e, BrokenPipeError) and args.nonce is None:  # a person's `| head`
-            raise
-        return _report_error(e, args)
 
 
 def _run(args: argparse.Namespace, **changes: Any) -> int:
@@ -400,7 +378,7 @@ def _gc(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 
     leftovers: list[dict[str, Any]] = []
-    failed = False
+    staying: dict[str, Failure] = {}
     for found in find_leftovers(load_spec(args.spec), args.days):
         verb = "would remove" if args.dry_run else "removed"
         where = found.folders.metadata.url
@@ -408,31 +386,21 @@ def _gc(args: argparse.Namespace) -> int:
             if not args.dry_run:
                 remove_leftovers(found.folders, args.days)
         except SliceError as e:  # of this slice alone
-            failed = True
-            print(f"what runs left in {where} stays: {e}", file=sys.stderr, flush=True)
+            staying[where] = e.failure.about(f"what runs left in {where} stays")
             continue
         leftovers.append({"folder": where, "age_days": round(found.age_days, 1)})
         if not args.json:
-            print(f"{verb} what runs left in {where}, {found.age_days:.1f} days old", flush=True)
+            say(f"{verb} what runs left in {where}, {found.age_days:.1f} days old")
+    result = {"removed": not args.dry_run, "leftovers": leftovers}
+    if staying:
+        first, *others = staying.values()
+        complain(*(f"error: {other.text}" for other in others))
+        raise IncompleteError(first, {**result, "staying": list(staying)})
     if args.json:
-        print(json.dumps({"removed": not args.dry_run, "leftovers": leftovers}))
+        print_json(result)
     elif not leftovers:
-        print(f"no run left anything that is unchanged for {args.days:g} days")
-    return int(failed)
-
-
-def _report_error(error: Exception, args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.ray_runtime.driver import process_log
-
-    failure = root_error(error, process_log)
-    if not isinstance(error, SliceError):
-        traceback.print_exception(error)
-    if args.nonce is not None:
-        _print("error", args.nonce, failure.to_json(MAX_BYTES))
-    elif args.json:
-        print(json.dumps({"failure": failure.to_json()}, indent=2), flush=True)
-    print("\n".join(plain_lines(f"error: {failure.message}")), file=sys.stderr, flush=True)
-    return 1
+        say(f"no run left anything that is unchanged for {args.days:g} days")
+    return 0
 
 
 def _print_report(report: Report | None, args: argparse.Namespace) -> None:

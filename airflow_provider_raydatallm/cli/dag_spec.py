@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
-from airflow_provider_raydatallm.processor.commands.command import add_command
+from airflow_provider_raydatallm.processor.commands.command import Commands, add_command
 from airflow_provider_raydatallm.processor.commands.printing import complain
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pendulum import DateTime
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(commands: Commands) -> None:
     command = add_command(
         commands, "spec", _spec, "print the spec (JSON) of a task's job, as a run would have it"
     )

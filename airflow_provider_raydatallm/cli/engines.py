@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from airflow_provider_raydatallm.cli.cluster import add_address
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
-from airflow_provider_raydatallm.processor.commands.command import IncompleteError, add_command
+from airflow_provider_raydatallm.processor.commands.command import Commands, IncompleteError, add_command
 from airflow_provider_raydatallm.processor.commands.printing import print_json, say
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.engines.shared.serve_apps import SharedEngine
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(commands: Commands) -> None:
     engines = commands.add_parser("engines", help="the shared engines of a cluster", description=__doc__)
     actions = engines.add_subparsers(dest="action", required=True)
     for name, run, what in (

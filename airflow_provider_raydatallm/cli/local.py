@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import TYPE_CHECKING
 
-from airflow_provider_raydatallm.processor.commands.command import add_command
+from airflow_provider_raydatallm.processor.commands.command import Commands, add_command
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 _NO_HEAD = "no embedded Ray head runs on this machine; start one with: airflow-ray-llm local start"
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(commands: Commands) -> None:
     local = commands.add_parser("local", help="the embedded Ray head of this machine")
     actions = local.add_subparsers(dest="action", required=True)
     for name, run, what in (

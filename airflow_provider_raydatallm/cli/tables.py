@@ -17,7 +17,12 @@ from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.slice_paths import slice_folder, slice_paths
-from airflow_provider_raydatallm.processor.commands.command import Command, IncompleteError, add_command
+from airflow_provider_raydatallm.processor.commands.command import (
+    Command,
+    Commands,
+    IncompleteError,
+    add_command,
+)
 from airflow_provider_raydatallm.processor.commands.printing import complain, number_text, print_json, say
 
 if TYPE_CHECKING:
@@ -31,7 +36,7 @@ _MOST_FAILED_LOOKS = 5
 _CELL_CHARACTERS = 200
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(commands: Commands) -> None:
     def add(name: str, run: Command, what: str) -> argparse.ArgumentParser:
         command = add_command(commands, name, partial(_run, run), what)
         command.add_argument(

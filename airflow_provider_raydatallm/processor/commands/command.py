@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import traceback
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from airflow_provider_raydatallm.contract.log.marked_lines import MAX_BYTES, encode_line
 from airflow_provider_raydatallm.contract.log.plain_text import plain_lines
@@ -15,6 +15,7 @@ from airflow_provider_raydatallm.processor.commands.printing import complain, pr
 from airflow_provider_raydatallm.processor.root_error import root_error
 
 Command = Callable[[argparse.Namespace], int]
+Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 class IncompleteError(SliceError):
@@ -26,14 +27,28 @@ class IncompleteError(SliceError):
         self.result = result
 
 
-def add_command(
-    commands: argparse._SubParsersAction[argparse.ArgumentParser], name: str, run: Command, what: str
-) -> argparse.ArgumentParser:
+def add_command(commands: Commands, name: str, run: Command, what: str) -> argparse.ArgumentParser:
     """Adds a command; like every other it has `--json`."""
     command = commands.add_parser(name, help=what, description=what)
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=run, nonce=None)
     return command
+
+
+def add_nonce(command: argparse.ArgumentParser) -> None:
+    """For commands that run as a Ray job, too."""
+    command.add_argument("--nonce", help="print everything in marked lines that carry this text")
+
+
+def days(text: str) -> float:
+    """The type of an argument."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = -1.0
+    if not number >= 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of days")
+    return number
 
 
 def run_command(command: Command, args: argparse.Namespace) -> int:

@@ -3,13 +3,17 @@ of text or commands the terminal."""
 
 from __future__ import annotations
 
+import argparse
 import base64
 import json
 import math
 import sys
 from typing import Any, TextIO
 
+from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
+from airflow_provider_raydatallm.contract.log.progress_text import result_lines
+from airflow_provider_raydatallm.contract.result.report import Report
 
 
 def say(*lines: str, file: TextIO | None = None) -> None:
@@ -25,6 +29,16 @@ def complain(*lines: str) -> None:
 
 def print_json(value: Any, *, indent: int | None = None) -> None:
     print(json.dumps(_as_json_values(value), default=str, indent=indent), flush=True)
+
+
+def print_report(report: Report | None, args: argparse.Namespace) -> None:
+    value = None if report is None else report.model_dump(mode="json")
+    if args.nonce is not None:
+        print(encode_line("report", args.nonce, value), flush=True)
+    elif args.json:
+        print_json(value, indent=2)
+    elif report is not None:
+        say(*result_lines(report))
 
 
 def number_text(value: Any) -> str:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from airflow_provider_raydatallm.cli.waiting import Waiting
-from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
 from airflow_provider_raydatallm.contract.result.failure import Failure
@@ -23,7 +22,13 @@ from airflow_provider_raydatallm.processor.commands.command import (
     IncompleteError,
     add_command,
 )
-from airflow_provider_raydatallm.processor.commands.printing import complain, number_text, print_json, say
+from airflow_provider_raydatallm.processor.commands.printing import (
+    cell_text,
+    complain,
+    number_text,
+    print_json,
+    say,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
@@ -33,7 +38,6 @@ if TYPE_CHECKING:
 _WATCH_SECONDS = 2.0
 #: In a row, before `watch` ends.
 _MOST_FAILED_LOOKS = 5
-_CELL_CHARACTERS = 200
 
 
 def add_commands(commands: Commands) -> None:
@@ -130,7 +134,7 @@ def _sample(args: argparse.Namespace) -> int:
     for number, row in enumerate(rows, 1):
         say(f"--- row {number} of {len(rows)}")
         for name, value in row.items():
-            say(f"{_printable(name)}: {_printable(value)}")
+            say(f"{cell_text(name)}: {cell_text(value)}")
     if not rows:
         say("no row " + ("is in quarantine" if args.quarantined else "is published"))
     return 0
@@ -188,7 +192,7 @@ def _diff(args: argparse.Namespace) -> int:
         return 0
     rows = [("", args.before, args.after)]
     rows += [(d.name, number_text(d.before), number_text(d.after)) for d in figures]
-    rows += [(f"share of {_printable(d.name)}", _share(d.before), _share(d.after)) for d in labels]
+    rows += [(f"share of {cell_text(d.name)}", _share(d.before), _share(d.after)) for d in labels]
     say(*_as_table(rows))
     return 0
 
@@ -315,18 +319,18 @@ def _as_json(state: SliceState) -> dict[str, Any]:
 
 
 def _state_cells(state: SliceState) -> tuple[str, ...]:
-    key = _printable(state.key)
+    key = cell_text(state.key)
     if state.error is not None:
-        return key, f"unreadable: {_printable(state.error)}"
+        return key, f"unreadable: {cell_text(state.error)}"
     if state.report is None:
         text = progress_text(state.progress) if state.progress else "nothing is published"
-        return key, f"{state.run or 'missing'}: {_printable(text.splitlines()[0])}"
+        return key, f"{state.run or 'missing'}: {cell_text(text.splitlines()[0])}"
     report, again = state.report, f", {state.run} again" if state.run else ""
     tokens = [n for n in (report.tokens.input, report.tokens.output) if n is not None]
     return (
         key, f"published{again}", f"{report.counts.succeeded:,}", f"{report.counts.quarantined:,}",
         number_text(report.throughput.rows_per_s), number_text(sum(tokens) if tokens else None),
-        str(state.version), _printable(str(state.published_at or "")[:19]),
+        str(state.version), cell_text(str(state.published_at or "")[:19]),
     )  # fmt: skip
 
 
@@ -342,11 +346,3 @@ def _as_table(rows: Sequence[Sequence[str]]) -> list[str]:
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
-
-
-def _printable(value: Any) -> str:
-    """One line without what a terminal obeys, cut."""
-    text = plain_text(str(value))
-    return (
-        text if len(text) <= _CELL_CHARACTERS else f"{text[:_CELL_CHARACTERS]}... ({len(text):,} characters)"
-    )

@@ -15,6 +15,8 @@ from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.log.progress_text import result_lines
 from airflow_provider_raydatallm.contract.result.report import Report
 
+_CELL_CHARACTERS = 200
+
 
 def say(*lines: str, file: TextIO | None = None) -> None:
     """Prints each text as one line."""
@@ -46,6 +48,13 @@ def number_text(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
     return f"{value:,}" if isinstance(value, int) else "-" if value is None else str(value)
+
+
+def cell_text(value: Any) -> str:
+    """One line, cut."""
+    text = plain_text(str(value))
+    cut = f"{text[:_CELL_CHARACTERS]}... ({len(text):,} characters)"
+    return text if len(text) <= _CELL_CHARACTERS else cut
 
 
 def _as_json_values(value: Any) -> Any:

@@ -10,7 +10,7 @@ from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.commands.command import Commands, add_nonce
-from airflow_provider_raydatallm.processor.commands.printing import print_json, print_report, say
+from airflow_provider_raydatallm.processor.commands.printing import complain, print_json, print_report, say
 from airflow_provider_raydatallm.processor.commands.spec_file import add_spec_command, load_spec
 
 
@@ -29,19 +29,17 @@ def add_slice_commands(commands: Commands) -> None:
 
 
 def _status(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.publish.published import (
-        current_report,
-        report_of_run,
-        slice_progress,
-    )
+    from airflow_provider_raydatallm.processor.publish.published import current_report, report_of_run
+    from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+    from airflow_provider_raydatallm.processor.tables.slice_state import read_run
 
     job = load_spec(args.spec)
     report = current_report(job) if args.name is None else report_of_run(job, args.name)
-    progress = slice_progress(job) if args.nonce is None else None
+    progress = read_run(SliceFolders.open(job.paths))[0] if args.nonce is None else None
     if progress is not None:
-        print(f"{progress['when']}: {progress_text(progress)}", file=sys.stderr, flush=True)
+        complain(*f"{progress['when']}: {progress_text(progress)}".split("\n"))
     if report is None and args.nonce is None and not args.json:
-        print(_why_nothing(job), flush=True)
+        say(_why_nothing(job))
     else:
         print_report(report, args)
     return 0

@@ -4,13 +4,23 @@ run."""
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.processor.commands.command import Commands, IncompleteError, days
-from airflow_provider_raydatallm.processor.commands.printing import complain, print_json, say
+from airflow_provider_raydatallm.processor.commands.printing import (
+    cell_text,
+    complain,
+    number_text,
+    print_json,
+    say,
+)
 from airflow_provider_raydatallm.processor.commands.spec_file import add_spec_command, load_spec
+
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.processor.store.versions import Version
 
 
 def add_version_commands(commands: Commands) -> None:
@@ -43,38 +53,36 @@ def _versions(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
     folders = SliceFolders.open(load_spec(args.spec).paths)
-    versions = [
-        {
-            "version": version.number,
-            "published_at": version.body["published_at"],
-            "rows": version.body["report"]["counts"]["succeeded"],
-            "quarantined": version.body["report"]["counts"]["quarantined"],
-            "model_source": version.body["model_source"],
-            "fingerprint": version.fingerprint,
-        }
-        for version in kept_versions(folders)
-    ]
+    versions = [_entry(version) for version in kept_versions(folders)]
     staged = staged_listing(folders)
     if args.json:
         print_json([*versions, *staged])
         return 0
-    for v in versions:
-        print(
-            f"{v['version']}  {v['published_at']}  {v['rows']:,} rows, {v['quarantined']:,} quarantined  "
-            f"{v['model_source']}  fingerprint {v['fingerprint']}"
-        )
+    say(*(f"{v['version']}  {cell_text(v['published_at'])}  {_figures(v)}" for v in versions))
     if not versions:
-        print("nothing is published")
+        say("nothing is published")
     for s in staged:
-        if s["problem"] is not None and s["rows"] is None:
-            print(f"staged {s['staged']}: {s['problem']}")
-            continue
-        print(
-            f"staged {s['staged']}  {s['staged_at']}  {s['rows']:,} rows, {s['quarantined']:,} quarantined  "
-            f"{s['model_source']}  fingerprint {s['fingerprint']}"
-            + (f": {s['problem']}" if s["problem"] else "")
-        )
+        known = "" if s["fingerprint"] is None else f"  {cell_text(s['staged_at'])}  {_figures(s)}"
+        say(f"staged {s['staged']}{known}" + (f": {s['problem']}" if s["problem"] else ""))
     return 0
+
+
+def _entry(version: Version) -> dict[str, Any]:
+    body, counts = version.body, version.body["report"]["counts"]
+    return {
+        "version": version.number,
+        "published_at": body.get("published_at"),
+        "rows": counts.get("succeeded"),
+        "quarantined": counts.get("quarantined"),
+        "model_source": body.get("model_source"),
+        "fingerprint": version.fingerprint,
+    }
+
+
+def _figures(entry: Mapping[str, Any]) -> str:
+    rows, quarantined = number_text(entry["rows"]), number_text(entry["quarantined"])
+    question = f"{cell_text(entry['model_source'])}  fingerprint {cell_text(entry['fingerprint'])}"
+    return f"{rows} rows, {quarantined} quarantined  {question}"
 
 
 def _commit(args: argparse.Namespace) -> int:

@@ -62,7 +62,7 @@ def read_state(key: str, folders: SliceFolders) -> SliceState:
     """Reads one slice. What cannot be read of it is said, and stops no other slice."""
     progress, run, version = None, None, None
     try:
-        progress, run = _read_progress(folders)
+        progress, run = read_run(folders)
         version = versions.newest_version(folders.metadata)
         if version is None:
             hidden = None if progress else hidden_metadata(folders)
@@ -76,9 +76,9 @@ def read_state(key: str, folders: SliceFolders) -> SliceState:
     return SliceState(key, version.number, version.body.get("published_at"), report, run, progress)
 
 
-def _read_progress(folders: SliceFolders) -> tuple[dict[str, Any] | None, Run | None]:
-    """Returns nothing for a file of another shape, as another version of the provider may write it: it hides
-    no published version."""
+def read_run(folders: SliceFolders) -> tuple[dict[str, Any] | None, Run | None]:
+    """Returns the progress that a run wrote last, and what it does. Returns nothing for a file of another
+    shape, as another version of the provider may write it: it hides no published version."""
     try:
         progress = read_progress(folders)
         if progress is None:

@@ -70,6 +70,27 @@ def forged(tmp_path: Path) -> SliceJob:
     return job
 
 
+def test_versions_lists_what_says_little(forged: SliceJob, tmp_path: Path, capsys: Out) -> None:
+    """Neither when it was published, nor of which model and how many rows."""
+    store = folders_of(forged).metadata
+    spec = tmp_path / "spec.json"
+    spec.write_text(forged.model_dump_json())
+    [first, _] = staged_names(store)
+    for name in (versions.commit_name(3), document_name(first)):
+        path = store.path(name)
+        body = json.loads(Path(path).read_text())["body"]
+        commit = body.get("commit", body)
+        commit["report"]["counts"] = {}
+        commit.pop("model_source")
+        commit.pop("published_at", None)
+        forge(path, body)
+    assert main(["versions", str(spec)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition("  ")[0] for line in lines[:3]] == ["3", "2", "1"]
+    assert "- rows, - quarantined" in lines[0]
+    assert "- rows, - quarantined" in lines[3]
+
+
 def said(body: dict[str, Any], number: int) -> dict[str, Any]:
     report = {
         **body["report"],

@@ -70,7 +70,7 @@ def _report_error(error: Exception, args: argparse.Namespace) -> int:
 
     failure = root_error(error, process_log)
     if getattr(error, "failure", None) is None:
-        traceback.print_exception(error)
+        complain(*"".join(traceback.format_exception(error)).rstrip().split("\n"))
     if args.nonce is not None:
         print(encode_line("error", args.nonce, failure.to_json(MAX_BYTES)), flush=True)
     elif args.json:

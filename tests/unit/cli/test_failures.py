@@ -16,6 +16,7 @@ from airflow_provider_raydatallm.clusters.embedded import head
 from airflow_provider_raydatallm.clusters.embedded.folder import FOLDER_VARIABLE
 from airflow_provider_raydatallm.clusters.embedded.processes import LocalHeadError
 from airflow_provider_raydatallm.contract.result.failure import Failure, Kind
+from airflow_provider_raydatallm.processor.tables import listing
 
 #: Of each argument that a command asks for, by its name in the help, a value with which it fails.
 VALUES = {
@@ -70,6 +71,21 @@ def test_every_command_has_json() -> None:
     assert len(COMMANDS) > 15
     for path in COMMANDS:
         assert make_parser().parse_args([*failing(path), "--json"]).json is True
+
+
+def test_error_that_nobody_expected_is_a_record_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise RuntimeError("\x1b[31mbroken")
+
+    monkeypatch.setattr(listing, "find_slices", fail)
+    assert main(["slices", "/nowhere", "--json"]) == 1
+    said = capsys.readouterr()
+    failure = json.loads(said.out)["failure"]
+    assert (failure["kind"], failure["sentence"]) == ("transient", "RuntimeError: broken")
+    assert said.err.startswith("Traceback")
+    assert "\x1b" not in said.err
 
 
 @pytest.mark.parametrize("path", COMMANDS, ids=" ".join)

@@ -51,7 +51,10 @@ def _stop(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 
     if bool(args.names) == args.all:
-        raise SliceError("name engines to stop, or pass --all", kind="input")
+        given = f"{', '.join(args.names)} and --all" if args.all else "neither a name nor --all"
+        raise SliceError(
+            f"`engines stop` has {given}", kind="input", advice="Name engines to stop, or pass --all"
+        )
     known = [engine.name for engine in _get_engines()]
     if unknown := [name for name in args.names if name not in known]:
         names = ", ".join(known) or "none"

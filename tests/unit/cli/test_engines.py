@@ -81,16 +81,16 @@ def test_engine_in_use_is_stopped_by_force_only(
     assert printed.err == (f"error: {', '.join(left)}. Wait, or pass --force\n" if left else "")
 
 
-@pytest.mark.parametrize(("arguments", "code", "message"), [
-    ([], 1, "name engines to stop, or pass --all"),
-    (["--all", IDLE.name], 1, "name engines to stop, or pass --all"),
-    ([IDLE.name, "typo"], 1, "there is no shared engine 'typo'; there are: ray-llm-idle-0"),
+@pytest.mark.parametrize(("arguments", "message"), [
+    ([], "`engines stop` has neither a name nor --all. Name engines to stop, or pass --all"),
+    (["--all", "x"], "`engines stop` has x and --all. Name engines to stop, or pass --all"),
+    ([IDLE.name, "typo"], "there is no shared engine 'typo'; there are: ray-llm-idle-0"),
 ])  # fmt: skip
 def test_unclear_request_stops_nothing(
-    set_engines: SetEngines, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+    set_engines: SetEngines, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     set_engines(IDLE)
-    assert main(["engines", "stop", *arguments]) == code
+    assert main(["engines", "stop", *arguments]) == 1
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", f"error: {message}\n")
 

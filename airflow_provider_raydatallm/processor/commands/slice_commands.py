@@ -9,7 +9,7 @@ import sys
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.commands.command import Commands, add_nonce
+from airflow_provider_raydatallm.processor.commands.command import Commands, IncompleteError, add_nonce
 from airflow_provider_raydatallm.processor.commands.printing import complain, print_json, print_report, say
 from airflow_provider_raydatallm.processor.commands.spec_file import add_spec_command, load_spec
 
@@ -74,12 +74,17 @@ def _files(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor import run_plan
+    from airflow_provider_raydatallm.processor.sizing.checks import raise_errors
 
     with contextlib.redirect_stdout(sys.stderr):  # of the user's code
         plan = run_plan.plan_run(load_spec(args.spec), run_plan.reachable_cluster())
-    price = args.gpu_hour_price
+    result = run_plan.as_json(plan, args.gpu_hour_price)
+    if not args.json:
+        say(*run_plan.as_table(plan, args.gpu_hour_price).split("\n"))
+    try:
+        raise_errors(plan.findings)
+    except SliceError as e:
+        raise IncompleteError(e.failure, result) from e
     if args.json:
-        print_json(run_plan.as_json(plan, price), indent=2)
-    else:
-        say(*run_plan.as_table(plan, price).split("\n"))
-    return 1 if any(f.severity == "error" for f in plan.findings) else 0
+        print_json(result, indent=2)
+    return 0

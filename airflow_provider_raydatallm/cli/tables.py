@@ -76,11 +76,9 @@ def _run(command: Command, args: argparse.Namespace) -> int:
     try:
         with waiting_briefly():
             return command(args)
-    except BrokenPipeError:
+    except (BrokenPipeError, IncompleteError):
         raise
     except (SliceError, OSError, ValueError, OverflowError) as e:
-        if isinstance(e, IncompleteError):
-            raise
         raise SliceError.of(problem_of(e)) from e
 
 

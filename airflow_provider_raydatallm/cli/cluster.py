@@ -8,11 +8,18 @@ import os
 import socket
 import sys
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Failure
+
 _PROGRAM = "airflow_provider_raydatallm.cli.main"
 _CONNECT_TIMEOUT_S = 10
-_NO_CLUSTER = (
-    "error: no Ray cluster is named, and no embedded head runs on this machine. Give --address HOST:6379, or "
-    "set RAY_ADDRESS, or start an embedded head: airflow-ray-llm local start"
+_NO_CLUSTER = Failure(
+    "input",
+    "no Ray cluster is named, and no embedded head runs on this machine",
+    advice=(
+        "Give --address HOST:6379, or set RAY_ADDRESS, or start an embedded head: "
+        "airflow-ray-llm local start",
+    ),
 )
 
 
@@ -29,14 +36,15 @@ def add_address(command: argparse.ArgumentParser, *, required: bool = True) -> N
     command.set_defaults(needs_cluster=required)
 
 
-def choose_cluster(args: argparse.Namespace) -> bool:
-    """Makes Ray in this process connect to a command's cluster. Prints an error and returns False if there is
-    none and the command needs one.
+def choose_cluster(args: argparse.Namespace) -> None:
+    """Makes Ray in this process connect to a command's cluster.
 
     For the embedded head it starts the program again: Ray reads the token's place when it is imported.
+
+    :raises SliceError: when there is none and the command needs one.
     """
     if not hasattr(args, "address"):
-        return True
+        return
     from airflow_provider_raydatallm.clusters.embedded.head import head_status
 
     address = args.address or os.environ.get("RAY_ADDRESS", "")
@@ -47,8 +55,7 @@ def choose_cluster(args: argparse.Namespace) -> bool:
         os.environ["RAY_ADDRESS"] = address
     problem = _problem_of(address)
     if problem is not None and args.needs_cluster:
-        print(problem, file=sys.stderr)
-    return problem is None or not args.needs_cluster
+        raise SliceError.of(problem)
 
 
 def _node_address() -> str:
@@ -58,7 +65,7 @@ def _node_address() -> str:
     return address if address and _problem_of(address) is None else ""
 
 
-def _problem_of(address: str) -> str | None:
+def _problem_of(address: str) -> Failure | None:
     if not address:
         return _NO_CLUSTER
     host, _, port = address.rpartition(":")
@@ -67,5 +74,9 @@ def _problem_of(address: str) -> str | None:
     try:  # Ray would retry for minutes
         socket.create_connection((host, int(port)), timeout=_CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError) as e:
-        return f"error: there is no Ray cluster at {address} ({e}): check --address or RAY_ADDRESS"
+        return Failure(
+            "unreachable",
+            f"there is no Ray cluster at {address} ({e})",
+            advice=("Check --address or RAY_ADDRESS",),
+        )
     return None

@@ -10,7 +10,10 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from airflow_provider_raydatallm.processor.__main__ import add_command
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.processor.commands.command import Commands, add_command
+from airflow_provider_raydatallm.processor.commands.printing import complain
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from pendulum import DateTime
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(commands: Commands) -> None:
     command = add_command(
         commands, "spec", _spec, "print the spec (JSON) of a task's job, as a run would have it"
     )
@@ -37,10 +40,12 @@ def _spec(args: argparse.Namespace) -> int:
         with _stdout_to_stderr():
             text, note = _job_of_task(args)
     except Exception as e:  # whatever the DAG's file and its templates raise
-        print(f"error: {e}", file=sys.stderr)
-        return 1
+        failure = getattr(e, "failure", None)
+        if not isinstance(failure, Failure):
+            failure = Failure("input", str(e) or type(e).__name__)
+        raise SliceError.of(failure) from e
     if note:
-        print(f"note: {note}", file=sys.stderr)
+        complain(f"note: {note}")
     print(text)
     return 0
 

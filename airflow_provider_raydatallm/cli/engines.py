@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from airflow_provider_raydatallm.cli.cluster import add_address
-from airflow_provider_raydatallm.processor.__main__ import add_command
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.processor.commands.command import Commands, IncompleteError, add_command
+from airflow_provider_raydatallm.processor.commands.printing import print_json, say
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.engines.shared.serve_apps import SharedEngine
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(commands: Commands) -> None:
     engines = commands.add_parser("engines", help="the shared engines of a cluster", description=__doc__)
     actions = engines.add_subparsers(dest="action", required=True)
     for name, run, what in (
@@ -33,36 +34,31 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
 
 def _list(args: argparse.Namespace) -> int:
     engines = _get_engines()
-    if engines is None:
-        return 1
     if args.json:
-        print(json.dumps([asdict(engine) for engine in engines]))
+        print_json([asdict(engine) for engine in engines])
         return 0
     if not engines:
-        print("no shared engine is on this cluster")
+        say("no shared engine is on this cluster")
     for engine in engines:
         workers = ", ".join(f"{count} {state.lower()}" for state, count in engine.workers.items())
-        print(f"{engine.name}: {engine.status.lower()}, {workers or 'no worker'} ({engine.scaling})")
+        say(f"{engine.name}: {engine.status.lower()}, {workers or 'no worker'} ({engine.scaling})")
         for user in engine.users:
-            print(f"  used by {user}")
+            say(f"  used by {user}")
     return 0
 
 
 def _stop(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.contract.result.errors import SliceError
     from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 
     if bool(args.names) == args.all:
-        print("error: name engines to stop, or pass --all", file=sys.stderr)
-        return 2
-    engines = _get_engines()
-    if engines is None:
-        return 1
-    known = [engine.name for engine in engines]
+        given = f"{', '.join(args.names)} and --all" if args.all else "neither a name nor --all"
+        raise SliceError(
+            f"`engines stop` has {given}", kind="input", advice="Name engines to stop, or pass --all"
+        )
+    known = [engine.name for engine in _get_engines()]
     if unknown := [name for name in args.names if name not in known]:
         names = ", ".join(known) or "none"
-        print(f"error: there is no shared engine {unknown[0]!r}; there are: {names}", file=sys.stderr)
-        return 1
+        raise SliceError(f"there is no shared engine {unknown[0]!r}; there are: {names}", kind="input")
     ended: list[str] = []
     in_use: list[str] = []
     stuck: list[str] = []
@@ -71,21 +67,20 @@ def _stop(args: argparse.Namespace) -> int:
             (ended if serve_apps.SERVE.stop_engine(name, force=args.force) else in_use).append(name)
         except SliceError:
             stuck.append(name)
+    result = {"ended": ended, "in_use": in_use, "stuck": stuck}
+    if not args.json:
+        say(*(f"ended {name}" for name in ended))
+    if in_use or stuck:
+        left = [*(f"{name} is in use" for name in in_use), *(f"{name} does not stop" for name in stuck)]
+        what = "stop the processes" if args.force else "pass --force"
+        raise IncompleteError(Failure("engine", ", ".join(left), advice=(f"Wait, or {what}",)), result)
     if args.json:
-        print(json.dumps({"ended": ended, "in_use": in_use, "stuck": stuck}))
-    else:
-        for name in ended:
-            print(f"ended {name}")
-        for name in in_use:
-            print(f"{name} is in use: wait, or pass --force", file=sys.stderr)
-        for name in stuck:
-            what = "stop its processes" if args.force else "pass --force"
-            print(f"{name} does not stop: wait, or {what}", file=sys.stderr)
-    return 1 if in_use or stuck else 0
+        print_json(result)
+    return 0
 
 
-def _get_engines() -> list[SharedEngine] | None:
-    """Prints an error and returns None when the cluster does not answer."""
+def _get_engines() -> list[SharedEngine]:
+    """:raises SliceError: when the cluster does not answer."""
     try:
         import ray
 
@@ -94,5 +89,4 @@ def _get_engines() -> list[SharedEngine] | None:
         ray.init(logging_level="error", log_to_driver=False)
         return serve_apps.SERVE.engines()
     except Exception as e:
-        print(f"error: the Ray cluster does not answer: {e}", file=sys.stderr)
-        return None
+        raise SliceError(f"the Ray cluster does not answer: {e}", kind="unreachable") from e

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
-from airflow_provider_raydatallm.processor.__main__ import add_command
+from airflow_provider_raydatallm.processor.commands.command import Commands, add_command
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
@@ -17,7 +14,7 @@ if TYPE_CHECKING:
 _NO_HEAD = "no embedded Ray head runs on this machine; start one with: airflow-ray-llm local start"
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_commands(commands: Commands) -> None:
     local = commands.add_parser("local", help="the embedded Ray head of this machine")
     actions = local.add_subparsers(dest="action", required=True)
     for name, run, what in (
@@ -26,17 +23,7 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
         ("dashboard", _dashboard, "the address of its dashboard, and the token that it asks for"),
         ("stop", _stop, "stop it with all its processes"),
     ):
-        add_command(actions, name, partial(_tell_errors, run), what)
-
-
-def _tell_errors(run: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.clusters.embedded.head import LocalHeadError
-
-    try:
-        return run(args)
-    except LocalHeadError as e:
-        print(f"error: {e}", file=sys.stderr)
-        return 1
+        add_command(actions, name, run, what)
 
 
 def _start(args: argparse.Namespace) -> int:

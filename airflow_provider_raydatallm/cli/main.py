@@ -20,6 +20,7 @@ from airflow_provider_raydatallm.cli import dag_spec, engines, local, tables
 from airflow_provider_raydatallm.cli.cluster import add_address, choose_cluster
 from airflow_provider_raydatallm.cli.waiting import Waiting
 from airflow_provider_raydatallm.processor.__main__ import add_commands
+from airflow_provider_raydatallm.processor.commands.command import run_command
 
 _ONLY_READ = ("status", "files", "versions")
 
@@ -30,7 +31,7 @@ def main(argv: list[str] | None = None, prog: str = "airflow-ray-llm") -> int:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         with _told_of(args.command):
-            code = int(args.run(args)) if choose_cluster(args) else 1
+            code = run_command(_run, args)
         print(end="", flush=True)
         return code
     except BrokenPipeError:  # `| head` has all that it wanted; the interpreter would complain at its end
@@ -38,6 +39,11 @@ def main(argv: list[str] | None = None, prog: str = "airflow-ray-llm") -> int:
         return 128 + signal.SIGPIPE
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
+
+
+def _run(args: argparse.Namespace) -> int:
+    choose_cluster(args)
+    return int(args.run(args))
 
 
 @contextmanager

@@ -4,22 +4,31 @@
 from __future__ import annotations
 
 import argparse
-import base64
-import json
-import math
-import sys
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from airflow_provider_raydatallm.cli.waiting import Waiting
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.slice_paths import slice_folder, slice_paths
-from airflow_provider_raydatallm.processor.__main__ import add_command
+from airflow_provider_raydatallm.processor.commands.command import (
+    Command,
+    Commands,
+    IncompleteError,
+    add_command,
+)
+from airflow_provider_raydatallm.processor.commands.printing import (
+    cell_text,
+    complain,
+    number_text,
+    print_json,
+    say,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
@@ -29,11 +38,10 @@ if TYPE_CHECKING:
 _WATCH_SECONDS = 2.0
 #: In a row, before `watch` ends.
 _MOST_FAILED_LOOKS = 5
-_CELL_CHARACTERS = 200
 
 
-def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    def add(name: str, run: Callable[[argparse.Namespace], int], what: str) -> argparse.ArgumentParser:
+def add_commands(commands: Commands) -> None:
+    def add(name: str, run: Command, what: str) -> argparse.ArgumentParser:
         command = add_command(commands, name, partial(_run, run), what)
         command.add_argument(
             "output", metavar="OUTPUT", help="the operator's output_path: the table's folder, or with {slice}"
@@ -62,26 +70,25 @@ def add_commands(commands: argparse._SubParsersAction[argparse.ArgumentParser]) 
     )
 
 
-def _run(command: Callable[[argparse.Namespace], int], args: argparse.Namespace) -> int:
+def _run(command: Command, args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
 
     try:
         with waiting_briefly():
             return command(args)
-    except BrokenPipeError:
+    except (BrokenPipeError, IncompleteError):
         raise
     except (SliceError, OSError, ValueError, OverflowError) as e:
-        _complain(f"error: {problem_of(e)}")
-        return 1
+        raise SliceError.of(problem_of(e)) from e
 
 
 def _slices(args: argparse.Namespace) -> int:
     states = _read_table(args)
     if args.json:
-        _print_json([_as_json(state) for state in states])
+        print_json([_as_json(state) for state in states])
     elif states:
         rows = [("slice", "state", "rows", "quarantined", "rows/s", "tokens", "version", "published")]
-        _say(_as_table([*rows, *map(_state_cells, states)]))
+        say(*_as_table([*rows, *map(_state_cells, states)]))
     return 0
 
 
@@ -95,21 +102,21 @@ def _show(args: argparse.Namespace) -> int:
         if not (state.error or state.report or state.progress):
             raise _no_run(args, args.slice)
         kept = kept_versions(folders) if state.report else []
+    versions = [{"version": v.number, "published_at": v.body.get("published_at")} for v in kept]
+    result = {**_as_json(state), "versions": versions}
+    if state.failure is not None:
+        raise IncompleteError(state.failure, result)
     if args.json:
-        versions = [{"version": v.number, "published_at": v.body.get("published_at")} for v in kept]
-        _print_json({**_as_json(state), "versions": versions})
-    if state.error:
-        raise FileNotFoundError(state.error)
-    if args.json:
+        print_json(result)
         return 0
     if state.report is not None:
-        _say("\n".join(result_lines(state.report)))
+        say(*result_lines(state.report))
         for section in ("counts", "tokens", "seconds", "throughput", "utilisation"):
             values = getattr(state.report, section).model_dump(exclude_none=True, exclude={"start"})
-            _say(f"{section}: " + (", ".join(f"{k} {v:,}" for k, v in values.items()) or "not measured"))
-        _say("versions: " + ", ".join(f"{v.number} ({v.body.get('published_at')})" for v in kept))
+            say(f"{section}: " + (", ".join(f"{k} {v:,}" for k, v in values.items()) or "not measured"))
+        say("versions: " + ", ".join(f"{v.number} ({v.body.get('published_at')})" for v in kept))
     if state.progress is not None:
-        _say(f"{state.run}, {state.progress['when']}: {progress_text(state.progress)}")
+        say(*f"{state.run}, {state.progress['when']}: {progress_text(state.progress)}".split("\n"))
     return 0
 
 
@@ -120,14 +127,14 @@ def _sample(args: argparse.Namespace) -> int:
         version = _find_version(args, args.slice)
         _, rows = first_rows(_folders(args, args.slice), version, args.rows, quarantined=args.quarantined)
     if args.json:
-        _print_json(rows)
+        print_json(rows)
         return 0
     for number, row in enumerate(rows, 1):
-        _say(f"--- row {number} of {len(rows)}")
+        say(f"--- row {number} of {len(rows)}")
         for name, value in row.items():
-            _say(f"{_printable(name)}: {_printable(value)}")
+            say(f"{cell_text(name)}: {cell_text(value)}")
     if not rows:
-        _say("no row " + ("is in quarantine" if args.quarantined else "is published"))
+        say("no row " + ("is in quarantine" if args.quarantined else "is published"))
     return 0
 
 
@@ -140,24 +147,36 @@ def _watch(args: argparse.Namespace) -> int:
             state = read_state(args.slice, folders)
         if shown and state.error and state.run is None and failed_looks < _MOST_FAILED_LOOKS:
             failed_looks += 1
-            _complain(f"{state.error}: looking again")
+            complain(f"{state.error}: looking again")
             time.sleep(_WATCH_SECONDS)
             continue
         failed_looks = 0
         if state.run != "running":
             if (shown, state.run, state.error) == (None, None, None):
                 text = "no run of slice {} tells of its progress, which begins some ten seconds after its job"
-                _complain(text.format(args.slice))
-            return _show(args) or int(state.run in ("failed", "stopped"))
+                complain(text.format(args.slice))
+            _show(args)
+            if (ended := _failure_of_run(state)) is not None:
+                raise SliceError.of(ended)
+            return 0
         assert state.progress is not None
         if state.progress["when"] != shown:
             shown = state.progress["when"]
             if args.json:
-                _print_json(state.progress)
+                print_json(state.progress)
             else:
-                _say(progress_text(state.progress))
-            print(end="", flush=True)
+                say(*progress_text(state.progress).split("\n"))
         time.sleep(_WATCH_SECONDS)
+
+
+def _failure_of_run(state: SliceState) -> Failure | None:
+    """Why a run ended without publishing; None where it did not."""
+    if state.run == "failed" and state.progress is not None:
+        return Failure.parse(state.progress.get("failure")).about(f"the run of slice {state.key} failed")
+    if state.run == "stopped" and state.progress is not None:
+        last = f"it wrote its progress last at {state.progress['when']}"
+        return Failure("stopped", f"the run of slice {state.key} stopped: {last}")
+    return None
 
 
 def _diff(args: argparse.Namespace) -> int:
@@ -167,12 +186,12 @@ def _diff(args: argparse.Namespace) -> int:
         before, after = _version_of(args, args.before), _version_of(args, args.after)
     figures, labels = compare_settings(before, after), compare_labels(before, after)
     if args.json:
-        _print_json({"figures": [asdict(d) for d in figures], "labels": [asdict(d) for d in labels]})
+        print_json({"figures": [asdict(d) for d in figures], "labels": [asdict(d) for d in labels]})
         return 0
     rows = [("", args.before, args.after)]
-    rows += [(d.name, _number(d.before), _number(d.after)) for d in figures]
-    rows += [(f"share of {_printable(d.name)}", _share(d.before), _share(d.after)) for d in labels]
-    _say(_as_table(rows))
+    rows += [(d.name, number_text(d.before), number_text(d.after)) for d in figures]
+    rows += [(f"share of {cell_text(d.name)}", _share(d.before), _share(d.after)) for d in labels]
+    say(*_as_table(rows))
     return 0
 
 
@@ -181,16 +200,22 @@ def _missing(args: argparse.Namespace) -> int:
 
     expected = expected_keys(args.first, args.last, args.every, args.format, args.timezone)
     states = _read_table(args, only=frozenset(expected))
-    unknown = {state.key: state.error for state in states if state.error and not state.is_published}
+    unknown = {s.key: s.failure for s in states if s.failure is not None and not s.is_published}
     keys = missing_keys({state.key for state in states if state.is_published} | unknown.keys(), expected)
     unreadable = [key for key in expected if key in unknown]
+    if not args.json:
+        say(*keys)
+    if unreadable:
+        first, *others = (
+            unknown[key].about(f"whether {key} is published cannot be read") for key in unreadable
+        )
+        complain(*(f"error: {other.text}" for other in others))
+        raise IncompleteError(first, {"missing": keys, "unreadable": unreadable})
     if args.json:
-        _print_json(keys)
-    elif keys or not unreadable:
-        _say("\n".join(keys) or f"all {len(expected)} slices are published")
-    for key in unreadable:
-        _complain(f"error: whether {key} is published cannot be read: {unknown[key]}")
-    return 1 if unreadable else 0
+        print_json(keys)
+    elif not keys:
+        say(f"all {len(expected)} slices are published")
+    return 0
 
 
 def _read_table(args: argparse.Namespace, only: Container[str] | None = None) -> list[SliceState]:
@@ -208,7 +233,7 @@ def _read_table(args: argparse.Namespace, only: Container[str] | None = None) ->
             states.append(state)
             waiting.text = f"reading {args.output}: {len(states):,} of {len(wanted):,} slices"
     if not slices:
-        _complain(_no_slice(args))
+        complain(_no_slice(args))
     return states
 
 
@@ -245,8 +270,8 @@ def _find_version(args: argparse.Namespace, key: str, number: int | None = None)
         return find_version(folders, number)
     except FileNotFoundError as e:
         state = read_state(key, folders)
-        if state.error:
-            raise FileNotFoundError(state.error) from e
+        if state.failure is not None:
+            raise SliceError.of(state.failure) from e
         if state.is_published or state.progress:
             raise
         raise _no_run(args, key) from e
@@ -285,30 +310,6 @@ def _zone(name: str) -> ZoneInfo:
         raise argparse.ArgumentTypeError(f"{name!r} is no timezone: give one such as Europe/Berlin") from None
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(_as_json_values(value), default=str))
-
-
-def _say(text: str, file: TextIO | None = None) -> None:
-    """Prints lines without what a terminal obeys: texts of rows, models and others are in them."""
-    print("\n".join(map(_plain, text.split("\n"))), file=file)
-
-
-def _complain(text: str) -> None:
-    _say(text, sys.stderr)
-
-
-def _as_json_values(value: Any) -> Any:
-    """With texts in place of what JSON lacks: some numbers, and bytes (Base64)."""
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, dict):
-        return {name: _as_json_values(of_name) for name, of_name in value.items()}
-    return [_as_json_values(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 def _as_json(state: SliceState) -> dict[str, Any]:
     value = {name: getattr(state, name) for name in ("key", "version", "published_at", "run", "progress")}
     report = None if state.report is None else state.report.model_dump(mode="json")
@@ -316,48 +317,30 @@ def _as_json(state: SliceState) -> dict[str, Any]:
 
 
 def _state_cells(state: SliceState) -> tuple[str, ...]:
-    key = _printable(state.key)
+    key = cell_text(state.key)
     if state.error is not None:
-        return key, f"unreadable: {_printable(state.error)}"
+        return key, f"unreadable: {cell_text(state.error)}"
     if state.report is None:
         text = progress_text(state.progress) if state.progress else "nothing is published"
-        return key, f"{state.run or 'missing'}: {_printable(text.splitlines()[0])}"
+        return key, f"{state.run or 'missing'}: {cell_text(text.splitlines()[0])}"
     report, again = state.report, f", {state.run} again" if state.run else ""
     tokens = [n for n in (report.tokens.input, report.tokens.output) if n is not None]
     return (
         key, f"published{again}", f"{report.counts.succeeded:,}", f"{report.counts.quarantined:,}",
-        _number(report.throughput.rows_per_s), _number(sum(tokens) if tokens else None),
-        str(state.version), (state.published_at or "")[:19],
+        number_text(report.throughput.rows_per_s), number_text(sum(tokens) if tokens else None),
+        str(state.version), cell_text(str(state.published_at or "")[:19]),
     )  # fmt: skip
 
 
-def _as_table(rows: Sequence[Sequence[str]]) -> str:
+def _as_table(rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned columns; a row's last cell may be longer than its column."""
     columns = max(map(len, rows))
     widths = [max((len(r[i]) for r in rows if len(r) > i + 1), default=0) for i in range(columns)]
-    return "\n".join(
+    return [
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
         for row in rows
-    )
-
-
-def _number(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
-    return f"{value:,}" if isinstance(value, int) else "-" if value is None else str(value)
+    ]
 
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.1%}"
-
-
-def _printable(value: Any) -> str:
-    """One line without what a terminal obeys, cut."""
-    text = _plain(str(value))
-    return (
-        text if len(text) <= _CELL_CHARACTERS else f"{text[:_CELL_CHARACTERS]}... ({len(text):,} characters)"
-    )
-
-
-def _plain(line: str) -> str:
-    return "".join(c if c.isprintable() else " " for c in line)

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import (
@@ -225,4 +226,4 @@ def _bytes(amount: float) -> str:
 
 def _align(lines: list[Line]) -> str:
     width = max(len(name) for name, _ in lines)
-    return "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+    return "\n".join(plain_text(f"{name:<{width}}  {text}") for name, text in lines)

@@ -51,7 +51,7 @@ class WantedSlice:
         except (OSError, SliceError) as e:
             if isinstance(e, SliceError) and e.kind != "transient":  # such as a package that is missing here
                 raise
-            log.warning("Cannot look at %s now: %s", path, plain_text(str(problem_of(e))))
+            log.warning("Cannot look at %s now: %s", path, problem_of(e).text)
             return None
         if isinstance(report, str):
             log.info("%s", plain_text(report))

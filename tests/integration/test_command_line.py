@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from airflow_provider_raydatallm.processor.__main__ import load_spec
+from airflow_provider_raydatallm.processor.commands.spec_file import load_spec
 from tests.support.in_process import STUB, changed, run_in_process
 from tests.support.paths import ROOT
 from tests.support.slices import PROGRAM

@@ -6,9 +6,10 @@ import re
 
 #: Colours, cursor moves, window titles.
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|.?)", re.DOTALL)
-#: Control characters but tab, other line ends, what cannot be seen, and what changes the direction of text.
+#: Control characters but tab, other line ends, what cannot be seen, what changes the direction of text, and
+#: halves of characters, which no stream can encode.
 _CONTROL = re.compile(
-    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff\U000e0000-\U000e007f]"
+    "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\U000e0000-\U000e007f]"
 )
 _LINE = re.compile(r"\r?\n")
 

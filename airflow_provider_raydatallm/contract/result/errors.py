@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.failure import Failure, Kind, Place
@@ -67,6 +68,9 @@ class StorageError(SliceError):
         )
 
 
-def problem_of(error: Exception) -> str:
-    """An error's text, without what to do about a run."""
-    return error.failure.headline if isinstance(error, StorageError) else str(error)
+def problem_of(error: Exception) -> Failure:
+    """Returns the record of what cannot be read, without what to do about a run."""
+    if isinstance(error, SliceError):
+        return replace(error.failure, advice=()) if isinstance(error, StorageError) else error.failure
+    is_of_store = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
+    return Failure("transient" if is_of_store else "input", str(error) or type(error).__name__)

@@ -145,9 +145,9 @@ def staged_listing(folders: SliceFolders) -> list[dict[str, Any]]:
             "staged_at": staged.staged_at,
             "follows": staged.follows,
             "keep_days": staged.keep_days,
-            "rows": counts["succeeded"],
-            "quarantined": counts["quarantined"],
-            "model_source": body["model_source"],
+            "rows": counts.get("succeeded"),
+            "quarantined": counts.get("quarantined"),
+            "model_source": body.get("model_source"),
             "fingerprint": staged.version.fingerprint,
         }
         if staged.follows != newest:

@@ -96,11 +96,6 @@ def hidden_metadata(folders: SliceFolders) -> str | None:
     )
 
 
-def slice_progress(job: SliceJob) -> dict[str, Any] | None:
-    """Returns the progress of the running or last failed run; None when the slice is published or new."""
-    return read_progress(SliceFolders.open(job.paths))
-
-
 def read_progress(folders: SliceFolders) -> dict[str, Any] | None:
     """Returns what a run wrote of its progress; None where there is nothing, or nothing that a run writes."""
     try:

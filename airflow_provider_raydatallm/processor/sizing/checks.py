@@ -215,7 +215,7 @@ def check_request(columns: Sequence[str], rows: int) -> list[Finding]:
     return [Finding("rows_ask_the_same", "warning", message, fix)]
 
 
-def raise_errors(findings: list[Finding]) -> None:
+def raise_errors(findings: Sequence[Finding]) -> None:
     """:raises SliceError: with all errors among the findings, of the first one's kind."""
     errors = [f for f in findings if f.severity == "error"]
     if errors:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.processor.publish.published import hidden_metadata, read_progress
 from airflow_provider_raydatallm.processor.store import versions
@@ -29,7 +30,7 @@ class SliceState:
     :param version: the newest published one; None: nothing is published.
     :param run: what a run does that has published nothing yet; None: there is none.
     :param progress: of that run, as it wrote it last.
-    :param error: why the published version, or whether there is one, cannot be read.
+    :param failure: why the published version, or whether there is one, cannot be read.
     """
 
     key: str
@@ -38,7 +39,12 @@ class SliceState:
     report: Report | None = None
     run: Run | None = None
     progress: dict[str, Any] | None = None
-    error: str | None = None
+    failure: Failure | None = None
+
+    @property
+    def error(self) -> str | None:
+        """In one line."""
+        return None if self.failure is None else self.failure.text
 
     @property
     def is_published(self) -> bool:
@@ -56,22 +62,23 @@ def read_state(key: str, folders: SliceFolders) -> SliceState:
     """Reads one slice. What cannot be read of it is said, and stops no other slice."""
     progress, run, version = None, None, None
     try:
-        progress, run = _read_progress(folders)
+        progress, run = read_run(folders)
         version = versions.newest_version(folders.metadata)
         if version is None:
-            error = None if progress else hidden_metadata(folders)
-            return SliceState(key, run=run, progress=progress, error=error)
+            hidden = None if progress else hidden_metadata(folders)
+            failure = None if hidden is None else Failure("input", hidden)
+            return SliceState(key, run=run, progress=progress, failure=failure)
         folders.of(version)  # which refuses another table's metadata
         report = version.to_report(folders.table.url)
     except (SliceError, OSError, *_OF_ANOTHER_SHAPE) as e:
         number = None if version is None else version.number
-        return SliceState(key, number, run=run, progress=progress, error=problem_of(e) or type(e).__name__)
+        return SliceState(key, number, run=run, progress=progress, failure=problem_of(e))
     return SliceState(key, version.number, version.body.get("published_at"), report, run, progress)
 
 
-def _read_progress(folders: SliceFolders) -> tuple[dict[str, Any] | None, Run | None]:
-    """Returns nothing for a file of another shape, as another version of the provider may write it: it hides
-    no published version."""
+def read_run(folders: SliceFolders) -> tuple[dict[str, Any] | None, Run | None]:
+    """Returns the progress that a run wrote last, and what it does. Returns nothing for a file of another
+    shape, as another version of the provider may write it: it hides no published version."""
     try:
         progress = read_progress(folders)
         if progress is None:

@@ -3,8 +3,10 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import ray
 
 from airflow_provider_raydatallm.cli import engines as engines_cli
 from airflow_provider_raydatallm.cli.main import main
@@ -22,11 +24,10 @@ SetEngines = Callable[..., None]
 
 @pytest.fixture
 def set_engines(monkeypatch: pytest.MonkeyPatch) -> SetEngines:
-    """Sets the engines of the cluster; None: the cluster cannot be reached."""
+    """Sets the engines of the cluster."""
 
-    def set_engines(*engines: SharedEngine | None) -> None:
-        listed = None if None in engines else list(engines)
-        monkeypatch.setattr(engines_cli, "_get_engines", lambda: listed)
+    def set_engines(*engines: SharedEngine) -> None:
+        monkeypatch.setattr(engines_cli, "_get_engines", lambda: list(engines))
         monkeypatch.setenv("RAY_ADDRESS", "auto")
 
     def stop_engine(name: str, *, force: bool = False) -> bool:
@@ -69,33 +70,44 @@ def test_engine_in_use_is_stopped_by_force_only(
 ) -> None:  # fmt: skip
     set_engines(STUCK, IDLE, USED)
     assert main(["engines", "stop", *arguments, "--json"]) == code
-    assert json.loads(capsys.readouterr().out) == {"ended": ended, "in_use": in_use, "stuck": stuck}
+    said = json.loads(capsys.readouterr().out)
+    failure = said.pop("failure", None)
+    assert said == {"ended": ended, "in_use": in_use, "stuck": stuck}
     assert main(["engines", "stop", *arguments]) == code
     printed = capsys.readouterr()
     assert printed.out.splitlines() == [f"ended {name}" for name in ended]
-    used = [f"{name} is in use: wait, or pass --force" for name in in_use]
-    assert printed.err.splitlines() == used + [
-        f"{name} does not stop: wait, or pass --force" for name in stuck
-    ]
+    left = [*(f"{name} is in use" for name in in_use), *(f"{name} does not stop" for name in stuck)]
+    assert (failure or {}).get("sentence", "") == ", ".join(left)
+    assert printed.err == (f"error: {', '.join(left)}. Wait, or pass --force\n" if left else "")
 
 
-@pytest.mark.parametrize(("arguments", "code", "message"), [
-    ([], 2, "name engines to stop, or pass --all"),
-    (["--all", IDLE.name], 2, "name engines to stop, or pass --all"),
-    ([IDLE.name, "typo"], 1, "there is no shared engine 'typo'; there are: ray-llm-idle-0"),
+@pytest.mark.parametrize(("arguments", "message"), [
+    ([], "`engines stop` has neither a name nor --all. Name engines to stop, or pass --all"),
+    (["--all", "x"], "`engines stop` has x and --all. Name engines to stop, or pass --all"),
+    ([IDLE.name, "typo"], "there is no shared engine 'typo'; there are: ray-llm-idle-0"),
 ])  # fmt: skip
 def test_unclear_request_stops_nothing(
-    set_engines: SetEngines, capsys: pytest.CaptureFixture[str], arguments: list[str], code: int, message: str
+    set_engines: SetEngines, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     set_engines(IDLE)
-    assert main(["engines", "stop", *arguments]) == code
+    assert main(["engines", "stop", *arguments]) == 1
     printed = capsys.readouterr()
     assert (printed.out, printed.err) == ("", f"error: {message}\n")
 
 
-def test_no_cluster_is_an_error(set_engines: SetEngines) -> None:
-    set_engines(None)
-    assert main(["engines", "list"]) == main(["engines", "stop", "--all"]) == 1
+def test_cluster_that_does_not_answer_is_an_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(**options: Any) -> None:
+        raise ConnectionError("no answer")
+
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    monkeypatch.setattr(ray, "init", fail)
+    for command in (["list"], ["stop", "--all"]):
+        assert main(["engines", *command, "--json"]) == 1
+        assert json.loads(capsys.readouterr().out)["failure"] == {
+            "kind": "unreachable", "sentence": "the Ray cluster does not answer: no answer",
+        }  # fmt: skip
 
 
 def test_unreachable_cluster_fails_at_once(

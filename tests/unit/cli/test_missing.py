@@ -52,6 +52,10 @@ def test_slice_that_cannot_be_read_is_not_missing(job: SliceJob, capsys: Out) ->
         assert main(["missing", job.output_path, "--from", "2026-01-01", "--to", argument]) == 1
         captured = capsys.readouterr()
         assert captured.out == missing
+        assert main(["missing", job.output_path, "--from", "2026-01-01", "--to", argument, "--json"]) == 1
+        said = json.loads(capsys.readouterr().out)
+        assert (said["missing"], said["unreadable"]) == (missing.split(), ["2026-01-01"])
+        assert said["failure"]["sentence"].startswith("whether 2026-01-01 is published cannot be read: ")
         assert captured.err.startswith("error: whether 2026-01-01 is published cannot be read: ")
 
 

@@ -128,7 +128,9 @@ def test_unreadable_slice_is_an_error_of_show_as_json_too(job: SliceJob, capsys:
     commit.write_text(commit.read_text().replace("2026", "2027"))
     assert main(["show", job.output_path, "2026-01-01", "--json"]) == 1
     captured = capsys.readouterr()
-    assert "checksum" in json.loads(captured.out)["error"]
+    said = json.loads(captured.out)  # one document
+    assert "checksum" in said["error"]
+    assert said["failure"]["sentence"] in said["error"]
     assert captured.err.startswith("error: ")
 
 
@@ -155,7 +157,7 @@ def test_rows_are_shown_as_one_line_a_value(job: SliceJob, capsys: Out, tmp_path
     pq.write_table(pa.table({"name": ["a\x1b[2Jb\nc", "x" * 5000, "fail"]}), tmp_path / "in.parquet")
     run(job)
     lines = say(capsys, "sample", job.output_path, "2026-01-01").splitlines()
-    assert lines[:2] == ["--- row 1 of 2", "name: a [2Jb c"]
+    assert lines[:2] == ["--- row 1 of 2", r"name: ab\nc"]
     assert any(line.endswith("... (5,000 characters)") for line in lines)
     assert len(json.loads(say(capsys, "sample", job.output_path, "2026-01-01", "--rows", "1", "--json"))) == 1
     assert "name: fail" in say(capsys, "sample", job.output_path, "2026-01-01", "--quarantined")
@@ -243,7 +245,7 @@ def test_terminal_gets_nothing_that_it_obeys(job: SliceJob, capsys: Out, tmp_pat
         assert main([command[0], job.output_path, *command[1:]]) == int(command[0] == "watch")
         text = capsys.readouterr().out
         assert "\x1b" not in text
-        assert "[2J" in text or "no room for it" in text
+        assert "\n: b\n" in text or "no room for it" in text
 
 
 @pytest.mark.slow
@@ -377,7 +379,13 @@ def test_watch_says_by_its_exit_code_that_a_run_failed(
         sleep=lambda seconds: write_progress(job, 0, **{**ANSWERING, **failed})
     ))  # fmt: skip
     assert main(["watch", job.output_path, "2026-01-01"]) == 1
-    assert "no GPU" in capsys.readouterr().out
+    captured = capsys.readouterr()
+    assert "no GPU" in captured.out
+    assert captured.err == "error: the run of slice 2026-01-01 failed: no GPU\n"
+    assert main(["watch", job.output_path, "2026-01-01", "--json"]) == 1
+    [state, failure] = map(json.loads, capsys.readouterr().out.splitlines())  # a line for each step
+    assert state["run"] == "failed"
+    assert failure["failure"]["sentence"].endswith("no GPU")
 
 
 @pytest.mark.slow

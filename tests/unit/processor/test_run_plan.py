@@ -99,6 +99,7 @@ def test_what_is_wrong_is_part_of_the_plan(
     assert main(["plan", str(tmp_path / "spec.json"), "--json"]) == 1
     said = json.loads(capsys.readouterr().out)
     assert (said["to_answer"], said["findings"][0]["code"]) == (10_000, "heads_not_divisible")
+    assert said["failure"]["kind"] == said["findings"][0]["kind"]
 
 
 def test_what_the_users_code_prints_is_not_in_the_result(

@@ -18,7 +18,8 @@ from airflow_provider_raydatallm.contract.log.progress_text import result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.__main__ import load_spec, main
+from airflow_provider_raydatallm.processor.__main__ import main
+from airflow_provider_raydatallm.processor.commands.spec_file import load_spec
 from airflow_provider_raydatallm.processor.publish.published import (
     current_report,
     finished_report,

@@ -12,6 +12,7 @@ from airflow_provider_raydatallm.contract.log.progress_text import plan_lines, p
     ("a\nb", r"a\nb"), ("a\r\nb", r"a\r\nb"), ("a\0b", r"a\x00b"), ("\x1b[31mred\x1b[0m", "red"),
     ("\x1b]0;title\x07x", "x"), ("a\u202eb\u2066", r"a\u202eb\u2066"), ("a\u200bb\ufeff", r"a\u200bb\ufeff"),
     ("a\U000e0041", r"a\U000e0041"), ("a\x9b2Jb", r"a\x9b2Jb"), ("\x1b", ""), ("a\tb", "a\tb"),
+    ("a\ud800b", r"a\ud800b"),
     ("gr\u00fcn \u4e2d \U0001f468\u200d\U0001f469 \u05d0",
     "gr\u00fcn \u4e2d \U0001f468\u200d\U0001f469 \u05d0"),
 ])  # fmt: skip

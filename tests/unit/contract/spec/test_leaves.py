@@ -16,7 +16,7 @@ from airflow_provider_raydatallm.contract.spec.engines import names_profile, wit
 from airflow_provider_raydatallm.contract.spec.leaves import ARGUMENTS, LEAVES, expand, unknown_argument
 from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS
 from airflow_provider_raydatallm.contract.spec.tasks import TASK_ARGUMENTS
-from airflow_provider_raydatallm.processor.__main__ import load_spec
+from airflow_provider_raydatallm.processor.commands.spec_file import load_spec
 from airflow_provider_raydatallm.task.arguments import WaitLimits
 from tests.support.slice_jobs import changed, slice_job
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -42,6 +44,7 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
 )
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run
+from tests.support.paths import ROOT
 from tests.support.slice_files import (
     answers,
     checkpoint_folders,
@@ -452,3 +455,22 @@ def test_commands_list_commit_and_discard(
     assert said("commit", first.name)[1] == f"{first.name} is published, as version 2\n"
     assert said("commit", first.name)[0] == 1
     assert said("discard", "000009-0123abcd")[0] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["commit", "discard", "versions"])
+def test_commands_on_what_is_staged_need_neither_arrow_nor_ray(
+    job: SliceJob, tmp_path: Path, command: str
+) -> None:
+    """They run where Airflow is, too."""
+    staged = stage(job)
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    code = (
+        "import sys; from airflow_provider_raydatallm.processor.__main__ import main; "
+        f"code = main([{command!r}, {str(tmp_path / 'spec.json')!r}]); "
+        "print(code, [m for m in ('pyarrow', 'ray', 'pandas', 'numpy') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
+    *_, said, ended = done.stdout.splitlines()
+    assert staged.name in said
+    assert ended == "0 []"

@@ -17,7 +17,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import MARK
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish import garbage
-from airflow_provider_raydatallm.processor.publish.published import published_report, slice_progress
+from airflow_provider_raydatallm.processor.publish.published import published_report, read_progress
 from airflow_provider_raydatallm.processor.publish.restore import restore_version
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
 from airflow_provider_raydatallm.processor.store import lease, versions
@@ -351,7 +351,7 @@ def test_what_lies_where_a_run_reads_stops_no_other_reader(
     for name in ("progress.json", "lease/epoch-000007", "lease/beat-000007"):
         make(metadata(own) / name)
     make(metadata(own).parent / "_columns" / "columns-000009.json")
-    assert slice_progress(own) is None
+    assert read_progress(folders_of(own)) is None
     assert read_state("2026-01-31", folders_of(own)).version == 1
     assert run_in_process(own).outcome == "unchanged"
     assert run_in_process(asked_anew(own)).published_version == 2

@@ -1,0 +1,68 @@
+"""What commands print. It quotes rows, models and whoever can write to the storage: none of them ends a line
+of text or commands the terminal."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import math
+import sys
+from typing import Any, TextIO
+
+from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text
+from airflow_provider_raydatallm.contract.log.progress_text import result_lines
+from airflow_provider_raydatallm.contract.result.report import Report
+
+_CELL_CHARACTERS = 200
+
+
+def say(*lines: str, file: TextIO | None = None) -> None:
+    """Prints each text as one line."""
+    for line in lines:
+        print(plain_text(line), file=file)
+    print(end="", file=file, flush=True)
+
+
+def complain(*lines: str) -> None:
+    say(*lines, file=sys.stderr)
+
+
+def print_json(value: Any, *, indent: int | None = None) -> None:
+    print(json.dumps(_as_json_values(value), default=str, indent=indent), flush=True)
+
+
+def print_report(report: Report | None, args: argparse.Namespace) -> None:
+    value = None if report is None else report.model_dump(mode="json")
+    if args.nonce is not None:
+        print(encode_line("report", args.nonce, value), flush=True)
+    elif args.json:
+        print_json(value, indent=2)
+    elif report is not None:
+        say(*result_lines(report))
+
+
+def number_text(value: Any) -> str:
+    """A figure of a stored document; what is no number, as it is written there."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
+    return f"{value:,}" if isinstance(value, int) else "-" if value is None else str(value)
+
+
+def cell_text(value: Any) -> str:
+    """One line, cut."""
+    text = plain_text(str(value))
+    cut = f"{text[:_CELL_CHARACTERS]}... ({len(text):,} characters)"
+    return text if len(text) <= _CELL_CHARACTERS else cut
+
+
+def _as_json_values(value: Any) -> Any:
+    """With texts in place of what JSON lacks: some numbers, and bytes (Base64)."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {name: _as_json_values(of_name) for name, of_name in value.items()}
+    return [_as_json_values(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,148 @@
+"""`versions`, `commit`, `discard`, `restore` and `gc`: what a slice has beside its newest version, without a
+run."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.processor.commands.command import Commands, IncompleteError, days
+from airflow_provider_raydatallm.processor.commands.printing import (
+    cell_text,
+    complain,
+    number_text,
+    print_json,
+    say,
+)
+from airflow_provider_raydatallm.processor.commands.spec_file import add_spec_command, load_spec
+
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.processor.store.versions import Version
+
+
+def add_version_commands(commands: Commands) -> None:
+    add_spec_command(
+        commands,
+        "versions",
+        _versions,
+        "list the versions of a slice that can be read or restored, the newest first, and staged ones",
+    )
+    commit = add_spec_command(
+        commands, "commit", _commit, "publish a staged version of a slice, without a run"
+    )
+    discard = add_spec_command(
+        commands, "discard", _discard, "discard a staged version of a slice; its finished rows are kept"
+    )
+    for command in (commit, discard):
+        command.add_argument(
+            "staged", metavar="NAME", nargs="?", help="as `versions` lists it; by default the only one"
+        )
+    restore = add_spec_command(commands, "restore", _restore, "publish a kept version of a slice again")
+    restore.add_argument("version", type=int, metavar="VERSION", help="its number, as `versions` lists it")
+    gc = add_spec_command(commands, "gc", _gc, "remove what abandoned runs left in the slices of the table")
+    gc.add_argument("--days", type=days, default=7, help="unchanged for this long (default: 7)")
+    gc.add_argument("--dry-run", action="store_true", help="only show what would be removed")
+
+
+def _versions(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.publish.commit import staged_listing
+    from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
+    from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+
+    folders = SliceFolders.open(load_spec(args.spec).paths)
+    versions = [_entry(version) for version in kept_versions(folders)]
+    staged = staged_listing(folders)
+    if args.json:
+        print_json([*versions, *staged])
+        return 0
+    say(*(f"{v['version']}  {cell_text(v['published_at'])}  {_figures(v)}" for v in versions))
+    if not versions:
+        say("nothing is published")
+    for s in staged:
+        known = "" if s["fingerprint"] is None else f"  {cell_text(s['staged_at'])}  {_figures(s)}"
+        say(f"staged {s['staged']}{known}" + (f": {s['problem']}" if s["problem"] else ""))
+    return 0
+
+
+def _entry(version: Version) -> dict[str, Any]:
+    body, counts = version.body, version.body["report"]["counts"]
+    return {
+        "version": version.number,
+        "published_at": body.get("published_at"),
+        "rows": counts.get("succeeded"),
+        "quarantined": counts.get("quarantined"),
+        "model_source": body.get("model_source"),
+        "fingerprint": version.fingerprint,
+    }
+
+
+def _figures(entry: Mapping[str, Any]) -> str:
+    rows, quarantined = number_text(entry["rows"]), number_text(entry["quarantined"])
+    question = f"{cell_text(entry['model_source'])}  fingerprint {cell_text(entry['fingerprint'])}"
+    return f"{rows} rows, {quarantined} quarantined  {question}"
+
+
+def _commit(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.publish.commit import commit_for_people
+
+    version = commit_for_people(load_spec(args.spec), args.staged)
+    name = version.body["staged_version"]
+    if args.json:
+        print_json({"committed": name, "published_version": version.number})
+    else:
+        say(f"{name} is published, as version {version.number}")
+    return 0
+
+
+def _discard(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.publish.commit import discard_for_people
+
+    name = discard_for_people(load_spec(args.spec), args.staged)
+    if args.json:
+        print_json({"discarded": name})
+    else:
+        say(f"{name} is discarded; its finished rows are kept")
+    return 0
+
+
+def _restore(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.publish.restore import restore_version
+
+    version = restore_version(load_spec(args.spec), args.version)
+    if args.json:
+        print_json({"restored": args.version, "published_version": version.number})
+    else:
+        say(f"version {args.version} is published again, as version {version.number}")
+    return 0
+
+
+def _gc(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
+
+    leftovers: list[dict[str, Any]] = []
+    staying: dict[str, Failure] = {}
+    for found in find_leftovers(load_spec(args.spec), args.days):
+        verb = "would remove" if args.dry_run else "removed"
+        where = found.folders.metadata.url
+        try:
+            if not args.dry_run:
+                remove_leftovers(found.folders, args.days)
+        except SliceError as e:  # of this slice alone
+            staying[where] = e.failure.about(f"what runs left in {where} stays")
+            continue
+        leftovers.append({"folder": where, "age_days": round(found.age_days, 1)})
+        if not args.json:
+            say(f"{verb} what runs left in {where}, {found.age_days:.1f} days old")
+    result = {"removed": not args.dry_run, "leftovers": leftovers}
+    if staying:
+        first, *others = staying.values()
+        complain(*(f"error: {other.text}" for other in others))
+        raise IncompleteError(first, {**result, "staying": list(staying)})
+    if args.json:
+        print_json(result)
+    elif not leftovers:
+        say(f"no run left anything that is unchanged for {args.days:g} days")
+    return 0

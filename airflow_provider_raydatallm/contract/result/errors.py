@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copyreg
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 from airflow_provider_raydatallm.contract.result.failure import Failure, Kind, Place
 
@@ -14,6 +14,8 @@ class SliceError(Exception):
 
     log: the process (`node_id`, `pid`) whose log holds the reason when the message does not.
     """
+
+    log: Mapping[str, Any] | None = None
 
     def __init__(
         self,
@@ -38,8 +40,9 @@ class SliceError(Exception):
         self.log = log
 
     @classmethod
-    def of(cls, failure: Failure) -> SliceError:
-        error = cls(failure.sentence, kind=failure.kind)
+    def of(cls, failure: Failure) -> Self:
+        """Returns an error with this record, without calling `__init__`: what a subclass adds is not set."""
+        error = cls.__new__(cls)
         error._set(failure)
         return error
 

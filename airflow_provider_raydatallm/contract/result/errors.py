@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from airflow_provider_raydatallm.contract.result.failure import Failure, Kind, Place
@@ -73,3 +73,9 @@ class StorageError(SliceError):
 def problem_of(error: Exception) -> str:
     """An error's text, without what to do about a run."""
     return error.failure.headline if isinstance(error, StorageError) else str(error)
+
+
+def known_columns(names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the names of an input's columns as texts of rows: the header of a CSV file that has none is its
+    first row, and keys of JSON may be data."""
+    return (f"the columns are {', '.join(map(repr, names))}",)

@@ -320,7 +320,7 @@ def test_empty_slice_of_a_known_table_keeps_its_columns(job: SliceJob) -> None:
 
 
 @pytest.mark.parametrize(("given", "says"), [
-    ({"prompt": "{y}"}, r"column 'y'.*Columns: 'x'"),
+    ({"prompt": "{y}"}, r"column 'y'.*columns are 'x'"),
     ({"system_prompt": "{y}"}, "system_prompt names the column 'y'"),
     ({"output_column": "x"}, "Choose another output_column"),
     ({"columns": ["nope"]}, r"columns names \['nope'\]"),

@@ -22,6 +22,7 @@ WHOLE = Failure(
     row_texts=("'young'",),
     counts={"planned": 9, "finished": 4, "failed": 1},
     log=("first", "last"),
+    log_of="the head",
     frames=("at a.py:1 in f: g()",),
 )
 

@@ -70,6 +70,18 @@ class StorageError(SliceError):
         )
 
 
+#: Errors of Python and Arrow that quote the value which they are about.
+_OF_VALUES = (ValueError, TypeError, LookupError)
+
+
+def log_text(error: BaseException) -> str:
+    """An error's text for a log, where no setting hides what rows hold: without what may quote a row."""
+    if isinstance(error, SliceError):
+        return error.failure.sentence
+    name = type(error).__name__
+    return name if isinstance(error, _OF_VALUES) else f"{name}: {error}"
+
+
 def problem_of(error: Exception) -> str:
     """An error's text, without what to do about a run."""
     return error.failure.headline if isinstance(error, StorageError) else str(error)

@@ -6,10 +6,11 @@ import pickle
 import re
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.contract.log.marked_lines import MAX_BYTES, encode_line
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.contract.result.failure import FINAL, Failure, Place
 from tests.support.paths import ROOT
 
@@ -48,6 +49,14 @@ def test_error_of_any_class_is_made_of_a_record() -> None:
             assert same.failure == WHOLE
             assert str(same) == WHOLE.text
             assert same.log is None
+
+
+@pytest.mark.parametrize(("error", "text"), [
+    (SliceError.of(WHOLE), WHOLE.sentence), (ValueError("Jane Doe"), "ValueError"),
+    (PermissionError("no access"), "PermissionError: no access"), (pa.ArrowKeyError("Jane Doe"), "ArrowKeyError"),
+])  # fmt: skip
+def test_log_has_no_text_of_a_row(error: Exception, text: str) -> None:
+    assert log_text(error) == text
 
 
 def test_message_has_the_sentence_first_then_what_to_do_then_what_led_to_it() -> None:

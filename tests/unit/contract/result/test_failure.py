@@ -53,7 +53,8 @@ def test_error_of_any_class_is_made_of_a_record() -> None:
 
 @pytest.mark.parametrize(("error", "text"), [
     (SliceError.of(WHOLE), WHOLE.sentence), (ValueError("Jane Doe"), "ValueError"),
-    (PermissionError("no access"), "PermissionError: no access"), (pa.ArrowKeyError("Jane Doe"), "ArrowKeyError"),
+    (pa.ArrowKeyError("Jane Doe"), "ArrowKeyError"),
+    (PermissionError("no access"), "PermissionError: no access"),
 ])  # fmt: skip
 def test_log_has_no_text_of_a_row(error: Exception, text: str) -> None:
     assert log_text(error) == text

@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
+from urllib.parse import unquote
 
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 
@@ -28,7 +29,9 @@ class Identity:
     own: str = ""
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.conn_id}" + (f"@{self.own}" if self.own else "")
+        # Environment variables and secrets backends may have "@" in an id.
+        conn_id = self.conn_id.replace("%", "%25").replace("@", "%40")
+        return f"{self.kind}:{conn_id}" + (f"@{self.own}" if self.own else "")
 
     @classmethod
     def parse(cls, text: str) -> Identity:
@@ -40,7 +43,7 @@ class Identity:
             raise RayConnectionError(
                 f"cannot read which cluster {text!r} is: another version of the provider wrote it"
             )
-        return cls(kind, conn_id, own)
+        return cls(kind, unquote(conn_id), own)
 
 
 @dataclass(frozen=True)

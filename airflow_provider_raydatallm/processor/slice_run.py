@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -153,7 +153,7 @@ def _decide_and_act(
                 try:
                     return act(build, acquired)
                 except NumberTakenError as e:
-                    logger.info("%s: deciding again what is to be done", e)
+                    logger.info("%s: deciding again what is to be done", log_text(e))
     return report
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
@@ -168,7 +168,7 @@ class VersionBuild:
             try:
                 return self._commit(lease, self.staged)
             except UnusableError as e:
-                self._forget_staged(str(e))
+                self._forget_staged(log_text(e))
         staged = self.stage(lease, cluster)
         try:
             return self._commit(lease, staged, self.table.agreement)
@@ -190,7 +190,7 @@ class VersionBuild:
                 check_waits(self.folders, self.staged)
                 return self.staged
             except StagedVersionError as e:
-                self._forget_staged(str(e))
+                self._forget_staged(log_text(e))
         return self.stage(lease, cluster, keep_days)
 
     def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:

@@ -7,7 +7,7 @@ import logging
 from typing import Literal
 
 from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint, fingerprint
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing
@@ -51,12 +51,12 @@ def find_published(job: SliceJob, folders: SliceFolders) -> tuple[Version | None
         if version is not None and job.rerun.verify == "content":
             open_sink(folders).of(version).check_content(version)
     except DamagedVersionError as e:
-        logger.warning("%s: the slice is built again", e)
+        logger.warning("%s: the slice is built again", log_text(e))
         return None, e.version.number
     except SliceError as e:
         if not job.rerun.force:
             raise
-        logger.warning("%s: the slice is built again, because of rerun.force", e.failure.headline)
+        logger.warning("%s: the slice is built again, because of rerun.force", log_text(e))
         return None, Commits.list(folders.metadata).newest_number()
     if version is None and refuse_foreign_files(folders):
         return find_published(job, folders)

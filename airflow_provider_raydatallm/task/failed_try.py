@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.failure import Failure
@@ -21,7 +20,8 @@ _BYTES = 16_384
 
 
 def record_failure(context: Context, error: BaseException, log: Any) -> Failure:
-    """Keeps the record of what ends a try, and shows it: what it is worth last.
+    """Keeps the record of what ends a try, and logs what of it the error's own text lacks: Airflow logs that
+    next, for every error.
 
     No failure here fails the task in another way.
     """
@@ -33,33 +33,30 @@ def record_failure(context: Context, error: BaseException, log: Any) -> Failure:
         log.warning("Airflow keeps no record of why this try failed: %s", e)
     log.debug("Where the task failed", exc_info=error)
     if failure.log:
-        log.info("::group::The end of the Ray job's log")
+        log.info("::group::The end of %s's log", failure.log_of or "the Ray job")
         for line in failure.log:
             log.error("%s", clean(line))
         log.info("::endgroup::")
     if counts := ", ".join(f"{name} {count:,}" for name, count in failure.counts.items()):
         log.info("Rows when it failed: %s", counts.replace("_", " "))
-    _show(failure, log)
     return failure
 
 
 def show_last(task: Any, failure: Failure, log: Any) -> None:
-    """Has Airflow show the failure once more, below its own traceback, when all else has been logged."""
+    """Has Airflow log the sentence below its own traceback, when all else has been logged."""
     for name in ("on_failure_callback", "on_retry_callback"):
         callbacks = getattr(task, name) or ()
-        callbacks = [callbacks] if callable(callbacks) else list(callbacks)
-        setattr(task, name, [*callbacks, _shows_last(failure, log)])
+        callbacks = [callbacks] if callable(callbacks) else callbacks
+        # `dag.test()` runs all tries of a task on one object.
+        others = [one for one in callbacks if not isinstance(one, _LastLine)]
+        setattr(task, name, [*others, _LastLine(failure, log)])
 
 
-def _shows_last(failure: Failure, log: Any) -> Callable[[Any], None]:
-    def show(context: Any) -> None:
-        log.info("::endgroup::")  # Airflow folds what follows a try's end
-        _show(failure, log)
+@dataclass(frozen=True)
+class _LastLine:
+    failure: Failure
+    log: Any
 
-    return show
-
-
-def _show(failure: Failure, log: Any) -> None:
-    for line in failure.message.split("\n")[1:]:
-        log.info("%s", clean(line))
-    log.log(logging.ERROR, "%s", clean(failure.text))
+    def __call__(self, context: Any) -> None:
+        self.log.info("::endgroup::")  # Airflow folds what follows a try's end
+        self.log.error("%s", clean(self.failure.text))

@@ -208,7 +208,7 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
         {"engine__workers": 1000}, RayClusterUnfitError,
         r"needs 2002 CPUs where the cluster has 8 .*lower engine.workers",
     ),
-    long({"prompt": "Who is {nam}?"}, RayLLMInputError, r"'nam'.*Columns: 'name'"),
+    long({"prompt": "Who is {nam}?"}, RayLLMInputError, r"'nam'.*columns are 'name'"),
 ])  # fmt: skip
 def test_impossible_request_fails_at_once_and_says_why(
     ask: Ask, tmp_path: Path, given: dict[str, Any], error: type[Exception], says: str

@@ -36,7 +36,8 @@ class LocalHeadError(RuntimeError):
     """
 
     def __init__(self, sentence: str, *, advice: str = "", log: Sequence[str] = ()) -> None:
-        self.failure = Failure("connection", sentence, advice=(advice,), log=tuple(log))
+        log_of = "the embedded Ray head" if log else ""
+        self.failure = Failure("connection", sentence, advice=(advice,), log=tuple(log), log_of=log_of)
         super().__init__("\n".join([self.failure.text, *self.failure.log]))
 
 

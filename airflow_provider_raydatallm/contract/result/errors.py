@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Self
 
 from airflow_provider_raydatallm.contract.result.failure import Failure, Kind, Place
 
@@ -15,6 +15,8 @@ class SliceError(Exception):
 
     log: the process (`node_id`, `pid`) whose log holds the reason when the message does not.
     """
+
+    log: Mapping[str, Any] | None = None
 
     def __init__(
         self,
@@ -39,8 +41,9 @@ class SliceError(Exception):
         self.log = log
 
     @classmethod
-    def of(cls, failure: Failure) -> SliceError:
-        error = cls(failure.sentence, kind=failure.kind)
+    def of(cls, failure: Failure) -> Self:
+        """Returns an error with this record, without calling `__init__`: what a subclass adds is not set."""
+        error = cls.__new__(cls)
         error._set(failure)
         return error
 
@@ -68,9 +71,27 @@ class StorageError(SliceError):
         )
 
 
+#: Errors of Python and Arrow that quote the value which they are about.
+_OF_VALUES = (ValueError, TypeError, LookupError)
+
+
+def log_text(error: BaseException) -> str:
+    """An error's text for a log, where no setting hides what rows hold: without what may quote a row."""
+    if isinstance(error, SliceError):
+        return error.failure.sentence
+    name = type(error).__name__
+    return name if isinstance(error, _OF_VALUES) else f"{name}: {error}"
+
+
 def problem_of(error: Exception) -> Failure:
     """Returns the record of what cannot be read, without what to do about a run."""
     if isinstance(error, SliceError):
         return replace(error.failure, advice=()) if isinstance(error, StorageError) else error.failure
     is_of_store = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
     return Failure("transient" if is_of_store else "input", str(error) or type(error).__name__)
+
+
+def known_columns(names: Iterable[str]) -> tuple[str, ...]:
+    """Returns the names of an input's columns as texts of rows: the header of a CSV file that has none is its
+    first row, and keys of JSON may be data."""
+    return (f"the columns are {', '.join(map(repr, names))}",)

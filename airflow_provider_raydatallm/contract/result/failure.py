@@ -32,7 +32,10 @@ Kind = Literal[
 FINAL: frozenset[Kind] = frozenset({"input", "model", "cluster", "connection"})
 
 #: Most characters of a text, by field, and most texts.
-_CHARACTERS = {"sentence": 2000, "advice": 1000, "cause": 4000, "row_texts": 1000, "log": 1000, "frames": 600}
+_CHARACTERS = {
+    "sentence": 2000, "advice": 1000, "cause": 4000, "row_texts": 1000, "log": 1000, "log_of": 100,
+    "frames": 600,
+}  # fmt: skip
 _TEXTS = {"advice": 8, "row_texts": 8, "log": 40, "frames": 2}
 _PLACE_CHARACTERS, _COUNTS, _COUNT_CHARACTERS = 500, 20, 50
 #: Of a sentence that is shortened.
@@ -70,7 +73,8 @@ class Failure:
     :param cause: the root error, in the words of who raised it.
     :param row_texts: what rows or answers hold, where that shows what is wrong: a setting may hide them.
     :param counts: rows at that moment, such as `planned`, `finished`, `failed`.
-    :param log: last lines of the job's log, or the process's, that may say more.
+    :param log: last lines of a log that may say more.
+    :param log_of: whose log that is; "": the Ray job's, or a process's of it.
     :param frames: last lines of the user's own code on the way to the root error.
     """
 
@@ -82,6 +86,7 @@ class Failure:
     row_texts: tuple[str, ...] = ()
     counts: Mapping[str, int] = field(default_factory=dict)
     log: tuple[str, ...] = ()
+    log_of: str = ""
     frames: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -125,7 +130,7 @@ class Failure:
     def without_row_texts(self) -> Failure:
         """Returns it without what may quote a row: for messages and for other systems."""
         sentence = self.cause.partition(":")[0] if self.is_of_others else self.sentence
-        return replace(self, sentence=sentence, cause="", row_texts=(), log=(), frames=())
+        return replace(self, sentence=sentence, cause="", row_texts=(), log=(), log_of="", frames=())
 
     def about(self, subject: str) -> Failure:
         """Returns it with a subject before the sentence, such as a file's name."""
@@ -152,7 +157,8 @@ class Failure:
         """Without the oldest half of the log, then without place and counts, then with half of its longest
         text."""
         if self.log:
-            return replace(self, log=self.log[len(self.log) // 2 + 1 :])
+            log = self.log[len(self.log) // 2 + 1 :]
+            return replace(self, log=log, log_of=self.log_of if log else "")
         if self.counts or self.place != Place():
             return replace(self, counts={}, place=Place())
         name = max(_CHARACTERS, key=lambda name: len("".join(getattr(self, name))))
@@ -181,6 +187,7 @@ class Failure:
             kind=cast("Kind", kind) if kind in get_args(Kind) else "transient",
             sentence=clean(sentence) if isinstance(sentence, str) else _UNREADABLE,
             cause=clean(str(known.get("cause") or "")),
+            log_of=clean(str(known.get("log_of") or "")),
             place=Place(**dict(_known_places(place, clean))) if isinstance(place, Mapping) else Place(),
             counts=dict(_whole_numbers(counts)) if isinstance(counts, Mapping) else {},
             **texts,

@@ -36,6 +36,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.own_phase import say_admi
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
+from airflow_provider_raydatallm.processor.root_error import root_error
 from airflow_provider_raydatallm.processor.sizing import checks, cluster_probe
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs, TokenLengthSample
@@ -229,7 +230,8 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
         try:
             writers.flush(min(_LAST_FLUSH_SECONDS, inference.job.limits.stall))
         except Exception as e:
-            logger.warning("the last finished rows could not be kept: %s", e)
+            why = root_error(e).without_row_texts().sentence
+            logger.warning("the last finished rows could not be kept: %s", why)
         raise
     finally:
         engine.stop()

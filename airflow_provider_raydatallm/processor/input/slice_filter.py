@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.contract.spec.source import UNLIKE_INSTANTS
@@ -139,7 +139,7 @@ def build_slice_filter(
         raise SliceError(
             f"source.column {column!r} is neither a column of the input nor a Hive folder in its path",
             kind="input",
-            advice=f"Columns: {list(columns)}",
+            row_texts=known_columns(columns),
             place=Place(column=column),
         )
     row_filter = slice_filter(job, column)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
@@ -272,7 +272,7 @@ def _declared(
         raise SliceError(
             f"source.column_types names {unknown}, which the input does not have",
             kind="input",
-            advice=f"Columns: {list(columns)}",
+            row_texts=known_columns(columns),
         )
     return declared
 
@@ -284,7 +284,7 @@ def _select_columns(fields: pa.Schema, columns: Sequence[str], job: SliceJob) ->
         raise SliceError(
             f"columns names {missing}, which the input does not have",
             kind="input",
-            advice=f"Columns: {list(columns)}",
+            row_texts=known_columns(columns),
         )
     by_name = {field.name: field for field in fields}
     return pa.schema([by_name[name] for name in job.columns])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.types as pt
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.tasks.base import MediaColumn
 from airflow_provider_raydatallm.processor.columns import FILES_FIELD
@@ -35,7 +35,7 @@ def check_media_column(media: MediaColumn, schema: pa.Schema) -> None:
         raise SliceError(
             f"{name} names {column!r}, which the input does not have",
             kind="input",
-            advice=f"Columns: {', '.join(map(repr, schema.names))}",
+            row_texts=known_columns(schema.names),
             place=Place(column=column),
         )
     kind = schema.field(column).type

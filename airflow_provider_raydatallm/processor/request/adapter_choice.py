@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.request.prompt import Row, as_text
@@ -34,7 +34,7 @@ class AdapterChoice:
             raise SliceError(
                 f"adapter.column is {job.task.lora.column!r}, which the input does not have",
                 kind="input",
-                advice=f"Columns: {', '.join(map(repr, columns))}",
+                row_texts=known_columns(columns),
                 place=Place(column=job.task.lora.column),
             )
         return cls(digests, job.task.lora.column, job.task.lora.on_null == "base")

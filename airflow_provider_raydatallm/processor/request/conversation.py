@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic_core import from_json
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 
@@ -38,7 +38,7 @@ def check_conversation_column(name: str, schema: pa.Schema) -> None:
         raise SliceError(
             f"messages is {name!r}, a column which the input does not have",
             kind="input",
-            advice=f"Columns: {', '.join(map(repr, schema.names))}",
+            row_texts=known_columns(schema.names),
             place=Place(column=name),
         )
     kind = schema.field(name).type

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from airflow_provider_raydatallm.contract.result.errors import log_text
 from airflow_provider_raydatallm.processor.columns import SAID_FIELDS, SPENT_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
@@ -53,7 +54,7 @@ class Feedback:
         try:
             offsets, answers = self._reader.window([*self.units].index(index), start, stop, every=True)
         except CorruptFileError as e:  # publishing sets it aside
-            logger.warning("rows with invalid answers are asked from the start: %s", e)
+            logger.warning("rows with invalid answers are asked from the start: %s", log_text(e))
             return attempts
         order = np.argsort(answers.column("finished_at").fill_null(0).to_numpy(), kind="stable")
         said = zip(*(answers.column(f.name).take(order).to_pylist() for f in SAID_FIELDS), strict=True)

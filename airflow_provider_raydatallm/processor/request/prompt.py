@@ -12,7 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
 from airflow_provider_raydatallm.contract.result.failure import Place
 
 #: Braces, with what is between them.
@@ -40,7 +40,7 @@ class Template:
                 raise SliceError(
                     f"{argument} names the column {name!r}, which the input does not have",
                     kind="input",
-                    advice=f"Columns: {', '.join(map(repr, columns))}",
+                    row_texts=known_columns(columns),
                     place=Place(column=name),
                 )
         self._parts.append((text[end:], None))

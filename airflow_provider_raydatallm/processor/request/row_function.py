@@ -14,7 +14,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.request.row_code import PYTHON
 
@@ -58,7 +58,7 @@ class RowFunction:
                 f"a parameter of the function {self._init_arguments[0]!r} names the column {missing[0]!r}, "
                 f"which the input does not have (a parameter named {ROW!r} gets the whole row)",
                 kind="input",
-                advice=f"Columns: {', '.join(map(repr, columns))}",
+                row_texts=known_columns(columns),
                 place=Place(column=missing[0]),
             )
 

@@ -26,7 +26,8 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("identity", [
     Identity("connection", "c"), Identity("embedded", "c", "0f"),
-    Identity("kuberay", "team:a/b-1.c#", "x@y:z"),
+    Identity("kuberay", "team:a/b-1.c#", "x@y:z"), Identity("connection", "a@b"),
+    Identity("embedded", "@a@b%40c %", "x@y"), Identity("connection", "a b/ü%25"),
 ])  # fmt: skip
 def test_identity_survives_a_record(identity: Identity) -> None:
     assert Identity.parse(json.loads(json.dumps(str(identity)))) == identity
@@ -49,6 +50,13 @@ def test_connection_that_means_another_kind_by_now_is_not_the_cluster_of_the_rec
     with pytest.raises(RayConnectionError, match=f"connection 'c' means {host} by now"):
         RayHook.to_cluster(identity).call(jobs_api.get_version())
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("conn_id", ["a@b", "a b", "a/b", "ü", "a%40b"])
+def test_connection_of_any_id_is_found_by_its_identity(conn_id: str) -> None:
+    cluster = open_cluster(meant_by(conn_id, "http://a:8265"), "http://a:8265")
+    assert cluster.conn_id == conn_id
+    assert RayHook.to_cluster(cluster.identity).ray_conn_id == conn_id
 
 
 def test_address_of_a_connection_may_change_and_its_cluster_stays_the_one_of_the_record() -> None:

@@ -161,13 +161,18 @@ def test_deleted_files_are_built_again(job: SliceJob) -> None:
     assert answers(job) == ["a", "b"]
 
 
-def test_damaged_commit_is_reported_and_can_be_forced(job: SliceJob) -> None:
+def test_damaged_commit_is_reported_and_can_be_forced(
+    job: SliceJob, caplog: pytest.LogCaptureFixture
+) -> None:
     run(job)
     commit = metadata(job) / "commits" / "commit-000001.json"
     commit.write_bytes(commit.read_bytes().replace(b'"rows"', b'"r0ws"'))
-    with pytest.raises(SliceError, match=r"commit-000001\.json is damaged.*rerun.force=True"):
+    with pytest.raises(SliceError, match=r"commit-000001\.json is damaged.*rerun.force=True") as error:
         run(job)
     assert run(changed(job, rerun__force=True)).outcome == "published"
+    lines = [line for line in caplog.messages if "because of rerun.force" in line]
+    assert error.value.failure.sentence in lines[0]
+    assert not any(text in line for text in error.value.failure.row_texts for line in lines)
     assert run(job).outcome == "unchanged"
 
 
@@ -321,7 +326,7 @@ def test_empty_slice_of_a_known_table_keeps_its_columns(job: SliceJob) -> None:
 
 
 @pytest.mark.parametrize(("given", "says"), [
-    ({"prompt": "{y}"}, r"column 'y'.*Columns: 'x'"),
+    ({"prompt": "{y}"}, r"column 'y'.*columns are 'x'"),
     ({"system_prompt": "{y}"}, "system_prompt names the column 'y'"),
     ({"output_column": "x"}, "Choose another output_column"),
     ({"columns": ["nope"]}, r"columns names \['nope'\]"),

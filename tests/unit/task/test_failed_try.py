@@ -10,8 +10,14 @@ import pytest
 from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferralError
 from jinja2 import UndefinedError
 
+from airflow_provider_raydatallm.clusters.embedded.processes import LocalHeadError
 from airflow_provider_raydatallm.contract.result.failure import Failure, Place
-from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMInputError, failure_of
+from airflow_provider_raydatallm.exceptions import (
+    RayConnectionError,
+    RayEngineDiedError,
+    RayLLMInputError,
+    failure_of,
+)
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY, record_failure, show_last
 from airflow_provider_raydatallm.task.job.record import DeferredJob, JobRecord
@@ -57,6 +63,7 @@ def kept(context: Any) -> Failure:
 
 
 def test_the_sentence_is_the_last_line_outside_of_all_folds_and_frames_are_for_debugging() -> None:
+    """Airflow logs the error itself, root and all, in between."""
     task, log = operator(), Log()
     try:
         raise RayEngineDiedError(DIED)
@@ -65,21 +72,20 @@ def test_the_sentence_is_the_last_line_outside_of_all_folds_and_frames_are_for_d
     shown = [text for level, text in log.lines if level >= logging.INFO]
     assert shown == [
         "::group::The end of the Ray job's log", "a line", ": :endgroup::", "::endgroup::",
-        "Rows when it failed: planned 9, finished 4", "OOM", "killed",
-        "the engine died 3 times. Use nodes with more memory",
+        "Rows when it failed: planned 9, finished 4",
     ]  # fmt: skip
     [debug] = [text for level, text in log.lines if level == logging.DEBUG]
     assert "test_failed_try.py" in debug
     # Airflow opens a fold below its own traceback, and calls the callbacks there.
     task.on_failure_callback = ran = [lambda context: log.info("the user's own")]  # type: ignore[list-item]
+    show_last(task, Failure("engine", "of the try before"), log)
     show_last(task, failure, log)
     log.lines.clear()
     for callback in task.on_failure_callback:
         callback({})  # type: ignore[arg-type]
     assert len(ran) == 1
     assert [text for _, text in log.lines] == [
-        "the user's own", "::endgroup::", "OOM", "killed",
-        "the engine died 3 times. Use nodes with more memory",
+        "the user's own", "::endgroup::", "the engine died 3 times. Use nodes with more memory"
     ]  # fmt: skip
     assert log.lines[-1][0] == logging.ERROR
 
@@ -139,6 +145,13 @@ def test_airflows_own_errors_carry_one_too(
     assert kept(context).kind == ("timeout" if error is AirflowTaskTimeout else "transient")
 
 
+def test_log_of_the_ray_head_is_named_so() -> None:
+    log = Log()
+    error = LocalHeadError("it ended", log=["a line"])
+    record_failure(context_of(operator()), RayConnectionError(error.failure), log)
+    assert "::group::The end of the embedded Ray head's log" in [text for _, text in log.lines]
+
+
 class ReadOnly(Exception):
     @property
     def failure(self) -> Any:
@@ -154,9 +167,8 @@ def test_exception_that_takes_nothing_is_recorded_all_the_same() -> None:
     assert kept(context).sentence == "ReadOnly"
 
 
-def test_failure_is_shown_also_where_airflow_keeps_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failure_is_told_also_where_airflow_keeps_nothing() -> None:
     log, context = Log(), context_of(operator())
     context["ti"].xcoms = None  # the API server is away
-    record_failure(context, ValueError("the row"), log)
-    assert [text for level, text in log.lines if level >= logging.WARNING][-1] == "ValueError: the row"
+    assert record_failure(context, ValueError("the row"), log).sentence == "ValueError: the row"
     assert len([1 for level, _ in log.lines if level == logging.WARNING]) == 1

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles, CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex
@@ -153,4 +153,4 @@ class AnswerCache:
 def _warn_of_failure(namespace: CacheNamespace, error: Exception) -> None:
     # The store's own error, without the advice for a slice whose output fails.
     cause = error.__cause__ or error
-    warn(f"{namespace.url}: {type(cause).__name__}: {cause}. The slice continues without it")
+    warn(f"{namespace.url}: {log_text(cause)}. The slice continues without it")

@@ -19,6 +19,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_raydatallm.contract.result.errors import log_text
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex, key_array
 from airflow_provider_raydatallm.processor.engines.dedup.request_keys import ALL_KEYS, Shard
@@ -114,7 +115,7 @@ class CacheFiles:
                     if isinstance(result, pa.Table):
                         tables[name] = result
                     elif result is not None:
-                        skipped[name] = f"{type(result).__name__}: {result}"
+                        skipped[name] = log_text(result)
                 missing = {name for name, result in results.items() if result is None}
                 gone |= missing
                 if not missing:

@@ -366,7 +366,7 @@ class EndpointClient:
         if time.monotonic() - self._warned_at >= _WARN_EVERY_S:
             self._warned_at = time.monotonic()
             advice = ". Lower engine.requests_per_minute or engine.in_flight" if error.is_limit else ""
-            logger.warning("%s: rows wait, and are asked again%s", self._redact(str(error)), advice)
+            logger.warning("%s: rows wait, and are asked again%s", self._redact(error.message), advice)
         longest_limit_s = _STALL_SHARE * self._job.limits.stall
         while not self._has_failed.is_set():
             wait_s = ends_at - time.monotonic()

@@ -20,6 +20,7 @@ from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.source import CsvOptions
 from airflow_provider_raydatallm.processor.input.formats.text import (
     BYTE_ORDER_MARK,
+    CORRECT_VALUE,
     DECLARE_OTHER_TYPE,
     ENCODING_HINT,
     ColumnTypes,
@@ -35,6 +36,9 @@ from airflow_provider_raydatallm.processor.input.types.values import rows_beyond
 _MAX_HEADER_BYTES = 1 << 20
 #: How the parser names a column.
 _COLUMN = re.compile(r"In CSV column #(\d+): ")
+#: What it says before it quotes the row.
+_FIELD_COUNT = re.compile(r"CSV parse error: (?:Row #\d+: )?Expected (\d+) columns, got (\d+)")
+_CONVERSION = re.compile(r"CSV conversion error to ([^:]+): ")
 #: The first line that spreadsheets write to name the delimiter.
 _SEPARATOR = re.compile(rb'\s*"?sep=(.)"?\r?\n', re.IGNORECASE)
 
@@ -88,11 +92,17 @@ class CsvFormat(TextFormat):
                 row_texts=(str(e),),
             ) from e
         if not names:
-            raise SliceError(f"{path}: the header names no column", kind="input", place=Place(file=path))
+            raise SliceError(
+                f"{path}: the header names no column",
+                kind="input",
+                advice="Remove what stands before the header",
+                place=Place(file=path),
+            )
         if duplicates := sorted(name for name, count in Counter(names).items() if count > 1):
             raise SliceError(
                 f"{path}: the header names a column twice",
                 kind="input",
+                advice="Rename one; or is the header missing?",
                 place=Place(file=path),
                 row_texts=[repr(name) for name in duplicates],  # the first row's, where there is no header
             )
@@ -153,7 +163,20 @@ class CsvFormat(TextFormat):
         types = {parse_path(text, header): kind for text, kind in self.options.types.items()}
         return pa.schema([(name, types.get((name,), pa.string())) for name in header])
 
+    def fault(self, problem: str) -> str:
+        if match := _FIELD_COUNT.match(problem):
+            columns, fields = map(int, match.groups())
+            return f"the header has {columns:,} fields, and the record {fields:,}"
+        return f"a value is no {match[1]}" if (match := _CONVERSION.match(problem)) else ""
+
     def hint(self, problem: str, block: bytes) -> str:
+        if _FIELD_COUNT.match(problem):
+            return (
+                f"Write values that hold {self.options.csv.delimiter!r} or a line end in quotes, or set in "
+                "source.csv which delimiter, quote_char and escape_char the file has"
+            )
+        if _CONVERSION.match(problem):
+            return CORRECT_VALUE
         if "invalid UTF8" in problem:
             return ENCODING_HINT
         if "CR without an LF" in problem:

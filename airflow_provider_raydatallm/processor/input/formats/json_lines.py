@@ -20,6 +20,7 @@ import pyarrow.types as pt
 
 from airflow_provider_raydatallm.processor.input.formats.base import MAX_FIELDS
 from airflow_provider_raydatallm.processor.input.formats.text import (
+    CORRECT_VALUE,
     DECLARE_OTHER_TYPE,
     ColumnTypes,
     TextFormat,
@@ -100,9 +101,14 @@ class JsonLinesFormat(TextFormat):
             return "Write it as text"
         if "fields together" in problem:
             return "Are their keys data? Write them as lists of keys and values"
-        if "twice" in problem or "surrogate" in problem or "too big" in problem:
+        if problem.startswith("Failed to parse"):
+            return CORRECT_VALUE
+        if "twice" in problem:
+            return "Name each field of a record once"
+        if "surrogate" in problem or "too big" in problem:
             return ""
-        return "Each line holds one object" if "JSON parse error" in problem else ""
+        is_no_object = "JSON parse error" in problem or "is not a JSON object" in problem
+        return "Write one object a line (jq -c does)" if is_no_object else ""
 
 
 class _JsonTypes(ColumnTypes):

@@ -36,6 +36,7 @@ from airflow_provider_raydatallm.processor.input.types.validity import replace_i
 from airflow_provider_raydatallm.processor.input.types.values import range_of, values_at
 
 _DAMAGED = "is not a readable Parquet file (truncated or not Parquet)"
+_WRITE_AGAIN = "Write it again, or leave it out by a pattern in input_path"
 #: What pyarrow raises for a file.
 _ERRORS = (pa.ArrowException, OSError, ValueError)
 #: Of either sign, that nanoseconds in 64 bits can tell.
@@ -58,7 +59,7 @@ class ParquetFormat(FileFormat):
             schema, refused = self._types(footer, nanoseconds)
             refused = {**refused, **_encrypted(footer)}
         except _ERRORS as e:
-            raise read_error(file.path, e, _DAMAGED) from e
+            raise read_error(file.path, e, _DAMAGED, advice=_WRITE_AGAIN) from e
         if twice := [name for name, count in Counter(schema.names).items() if count > 1]:
             raise SliceError(
                 f"{file.path}: two columns are named {twice[0]!r}",
@@ -82,7 +83,7 @@ class ParquetFormat(FileFormat):
                     raise changed_error(file.path)
                 schema, _ = self._types(footer, file.notes)
             except _ERRORS as e:
-                raise read_error(file.path, e, _DAMAGED) from e
+                raise read_error(file.path, e, _DAMAGED, advice=_WRITE_AGAIN) from e
             place = {name: i for i, name in enumerate(schema.names)}
             groups = RowGroups(footer, f, file.notes)
 
@@ -120,7 +121,7 @@ class ParquetFormat(FileFormat):
                         values = (v for t in tables for v in values_at(t.column(0), path[1:]))
                         found += [r for r in map(range_of, values) if r is not None]
         except _ERRORS as e:
-            raise read_error(file.path, e, _DAMAGED) from e
+            raise read_error(file.path, e, _DAMAGED, advice=_WRITE_AGAIN) from e
         return ValueRange(min(r.low for r in found), max(r.high for r in found)) if found else None
 
     def _types(

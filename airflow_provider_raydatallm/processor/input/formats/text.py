@@ -43,6 +43,7 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 
 #: What to do about bytes that are not text.
 ENCODING_HINT = "If it is written in another encoding, set source.encoding='latin-1' or the like"
+CORRECT_VALUE = "Correct it, or declare the column as another type in source.column_types, such as 'string'"
 DECLARE_OTHER_TYPE = "Declare it as another type, such as decimal128(38, 3)"
 
 
@@ -210,7 +211,10 @@ class TextFormat(FileFormat):
                 raise SliceError(
                     f"{path}: a quote after byte {start:,} is never closed",
                     kind="input",
-                    advice="Is the file truncated?",
+                    advice=(
+                        "Is the file truncated?",
+                        "If quotes are plain text there, set another source.csv={'quote_char': ...}",
+                    ),
                     place=Place(file=path),
                 )
             yield start, rest
@@ -252,13 +256,16 @@ class TextFormat(FileFormat):
                 return block.decode(errors="replace").encode()
             line = row + block.count(b"\n", 0, e.start) + 1
             column = self._find_column(block, e.start, header)
-            where = "" if column is None else f", column {column!r}"
             raise SliceError(
-                f"{path} holds text that is not valid UTF-8, in or before record {line:,}{where}",
+                f"{path} holds text that is not valid UTF-8, in or before record {line:,}",
                 kind="input",
                 advice=(ENCODING_HINT, "source.on_invalid_text='replace' puts U+FFFD there"),
-                place=Place(file=path, column=column),
-                row_texts=(repr(block[e.start : e.start + 4]),),
+                place=Place(file=path),
+                # A header may be a row, and keys may be data.
+                row_texts=(
+                    "" if column is None else f"column {column!r}",
+                    repr(block[e.start : e.start + 4]),
+                ),
             ) from e
         return block
 
@@ -289,13 +296,18 @@ class TextFormat(FileFormat):
                 where = f"in record {number + 1:,}"
             column, problem = split_column(str(e).strip())
             of_column = "" if column is None else f", column {column!r}"
+            fault = self.fault(problem)
             raise SliceError(
-                f"{path} cannot be read {where}{of_column}",
+                f"{path} cannot be read {where}{of_column}{fault and f': {fault}'}",
                 kind="input",
                 advice=self.hint(problem, block),
                 place=Place(file=path, column=column, row=number),
                 row_texts=(problem[:500],),
             ) from e
+
+    def fault(self, problem: str) -> str:
+        """What a parser's error says without the row's texts; "" where that is nothing."""
+        return ""
 
     def hint(self, problem: str, block: bytes) -> str:
         """What to do about a parser's error; "" where the error says enough."""

@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import importlib
 import json
 import pickle
+import re
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.contract.log.marked_lines import MAX_BYTES, encode_line
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.contract.result.failure import FINAL, Failure, Place
+from tests.support.paths import ROOT
 
 WHOLE = Failure(
     "input",
@@ -19,6 +23,7 @@ WHOLE = Failure(
     row_texts=("'young'",),
     counts={"planned": 9, "finished": 4, "failed": 1},
     log=("first", "last"),
+    log_of="the head",
     frames=("at a.py:1 in f: g()",),
 )
 
@@ -27,6 +32,32 @@ def test_a_record_comes_back_from_json_and_from_pickle_as_it_was() -> None:
     assert Failure.parse(json.loads(json.dumps(WHOLE.to_json()))) == WHOLE
     assert pickle.loads(pickle.dumps(WHOLE)) == WHOLE
     assert pickle.loads(pickle.dumps(SliceError.of(WHOLE))).failure == WHOLE
+
+
+def test_error_of_any_class_is_made_of_a_record() -> None:
+    for file in (ROOT / "airflow_provider_raydatallm").rglob("*.py"):
+        if re.search(r"^class \w+\(\w*Error\):", file.read_text(encoding="utf-8"), re.MULTILINE):
+            importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
+    classes = {SliceError}
+    while found := {sub for cls in classes for sub in cls.__subclasses__()} - classes:
+        classes |= found
+    assert len(classes) > 10
+    for cls in classes:
+        error = cls.of(WHOLE)
+        for same in (error, pickle.loads(pickle.dumps(error))):
+            assert type(same) is cls
+            assert same.failure == WHOLE
+            assert str(same) == WHOLE.text
+            assert same.log is None
+
+
+@pytest.mark.parametrize(("error", "text"), [
+    (SliceError.of(WHOLE), WHOLE.sentence), (ValueError("Jane Doe"), "ValueError"),
+    (pa.ArrowKeyError("Jane Doe"), "ArrowKeyError"),
+    (PermissionError("no access"), "PermissionError: no access"),
+])  # fmt: skip
+def test_log_has_no_text_of_a_row(error: Exception, text: str) -> None:
+    assert log_text(error) == text
 
 
 def test_message_has_the_sentence_first_then_what_to_do_then_what_led_to_it() -> None:

@@ -26,7 +26,11 @@ from airflow_provider_raydatallm.processor.input.publishable import as_published
 from airflow_provider_raydatallm.processor.input.survey import make_plan
 from airflow_provider_raydatallm.processor.media.cells import files_of_cell
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
-from airflow_provider_raydatallm.processor.request.conversation import read_conversation
+from airflow_provider_raydatallm.processor.request.conversation import (
+    check_conversation_column,
+    read_conversation,
+)
+from airflow_provider_raydatallm.processor.request.prompt import Template
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
 from tests.support.in_process import job_of, run_in_process
 from tests.support.paths import ROOT
@@ -98,6 +102,7 @@ INPUTS: dict[str, tuple[dict[str, str], dict[str, Any]]] = {
     "csv, a CR alone": ({"a.csv": f"n,x\n1,{ROW}\ry\n"}, {}),
     "csv, a header is missing": ({"a.csv": "n,x\n1,2\n", "b.csv": f"3,{ROW}\n"}, {}),
     "csv, no header, and a value twice": ({"a.csv": f"{ROW},{ROW}\n"}, {}),
+    "csv, no header, and other text": ({"a.csv": f"{ROW},x\n1,2\n\udce4,2\n"}, {}),
     "json, no object": ({"a.jsonl": f'"{ROW}"\n'}, {}),
     "json, a text like a parser's": ({"a.jsonl": '"in row 5551234: Jane Doe"\n'}, {}),
     "json, a value of another type": (
@@ -124,12 +129,40 @@ def check_hides(text: str, failure: Failure) -> None:
 def test_files_row_is_in_no_sentence(tmp_path: Path, name: str) -> None:
     files, arguments = INPUTS[name]
     for file, content in files.items():
-        (tmp_path / file).write_text(content)
+        (tmp_path / file).write_bytes(content.encode(errors="surrogateescape"))
     job = job_of(input_path=str(tmp_path), output_path="/elsewhere", **arguments)
     text, failure = refuse(lambda: make_plan(job))
     check_hides(text, failure)
     assert failure.kind == "input"
+    assert failure.advice
     assert failure.place.file is not None
+
+
+@pytest.mark.parametrize(("content", "arguments", "fault"), [
+    ("n,x\n1,2\n1,y,z\n", {}, "the header has 2 fields, and the record 3"),
+    ("n,x\n1,2\n1\n", {}, "the header has 2 fields, and the record 1"),
+    ("n,x\n1,2\ny,2\n", {"source__column_types": {"n": "int64"}}, "column 'n': a value is no int64"),
+])  # fmt: skip
+def test_csv_record_that_cannot_be_read_has_its_fault_its_row_and_advice(
+    tmp_path: Path, content: str, arguments: dict[str, Any], fault: str
+) -> None:
+    (tmp_path / "a.csv").write_text(content)
+    job = job_of(input_path=str(tmp_path), output_path="/elsewhere", **arguments)
+    _, failure = refuse(lambda: make_plan(job))
+    assert failure.sentence.endswith(fault)
+    assert (failure.place.file, failure.place.row) == (f"{tmp_path}/a.csv", 1)
+    assert any("source." in advice for advice in failure.advice)
+
+
+@pytest.mark.parametrize("arguments", [
+    {"source__column_types": {"n": "int64"}}, {"columns": ["n"]}, {"source__column": "n"},
+])  # fmt: skip
+def test_columns_of_a_file_without_a_header_are_in_no_sentence(
+    tmp_path: Path, arguments: dict[str, Any]
+) -> None:
+    (tmp_path / "a.csv").write_text(f"{ROW},2\n3,4\n")
+    job = job_of(input_path=str(tmp_path), output_path="/elsewhere", **arguments)
+    check_hides(*refuse(lambda: make_plan(job)))
 
 
 def test_value_that_its_folder_contradicts_is_in_no_sentence(tmp_path: Path) -> None:
@@ -184,6 +217,8 @@ def test_reply_that_repeats_the_request_is_in_no_sentence() -> None:
 
 @pytest.mark.parametrize("act", [
     lambda: AdapterChoice({"a": "digest"}, "who").of_row({"who": ROW}),
+    lambda: Template("{name}", [ROW, "2"]),
+    lambda: check_conversation_column("talk", pa.schema([(ROW, pa.string())])),
     lambda: files_of_cell(MediaColumn("images", "image", "who", 9, (), 1.0), [ROW, None]),
     lambda: RequestBuilder([], prompt=None, preprocess=lambda row: {"text": ROW}).build({}),
     lambda: RequestBuilder([], prompt=None, preprocess=lambda row: {"prompt": "x", ROW: 1}).build({}),

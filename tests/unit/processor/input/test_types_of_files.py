@@ -421,14 +421,14 @@ def test_text_file_that_is_not_utf8_is_refused_with_the_column_replaced_or_decod
 ) -> None:
     rows = {"0.jsonl": b'{"y":"a","x":"ok"}\n{"y":"b","x":"\xe9"}\n', "0.csv": b"y,x\na,ok\nb,\xe9\n"}
     (a_slice.folder / name).write_bytes(rows[name])
-    a_slice.refuse(rf"{name} .*record .*, column 'x'.*source.encoding.*on_invalid_text")
+    a_slice.refuse(rf"{name} .*record .*: column 'x'.*source.encoding.*on_invalid_text")
     assert a_slice.values(source__on_invalid_text="replace") == ["ok", "\ufffd"]
     assert a_slice.values(source__encoding="latin-1", rerun__on_config_change="recompute") == ["ok", "é"]
 
 
 def test_text_of_a_csv_with_escapes_that_is_not_utf8_is_refused_with_the_column(a_slice: Slice) -> None:
     (a_slice.folder / "0.csv").write_bytes(b"y,x\na,ok\nb,\xe9\n")
-    a_slice.refuse(r"0\.csv .*record 2, column 'x'", source__csv={"escape_char": "\\"})
+    a_slice.refuse(r"0\.csv .*record 2: column 'x'", source__csv={"escape_char": "\\"})
 
 
 @pytest.mark.parametrize("files", [

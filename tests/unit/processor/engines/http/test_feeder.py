@@ -707,6 +707,19 @@ def test_limit_of_the_endpoint_is_no_failed_try() -> None:
     assert (left, sink.by_row[0]["text"]) == ([], "x")
 
 
+@pytest.mark.parametrize("status", [429, 503])
+def test_reply_that_repeats_a_row_is_in_no_log(status: int, caplog: pytest.LogCaptureFixture) -> None:
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return error(status, f"not now: {text_of(body)}") if number == 0 else completion("x")
+
+    with endpoint(respond) as served:
+        sink, left = feed(served, ["Jane Doe"])
+    assert (left, sink.by_row[0]["text"]) == ([], "x")
+    [line] = [line for line in caplog.messages if "asked again" in line]
+    assert str(status) in line
+    assert "Jane" not in line
+
+
 def test_limit_that_ended_while_rows_waited_fails_none() -> None:
     """The endpoint asks for a longer pause than `limits.stall` has left."""
 

@@ -35,29 +35,53 @@ class RunWithoutSlice(BaseModel):
     """A run of the schedule, or of a backfill, whose task has not come to its slice: it waits, was skipped,
     or failed before.
 
-    :param run_date, partition_key: of the run; which slice it would be, the other runs' dates tell.
+    :param slice_key: of the slice that it would be; None where only the run knows.
     """
 
     run_id: str
     state: State
-    run_date: datetime | None = None
-    partition_key: str | None = None
+    slice_key: str | None = None
+
+
+class DateWithoutRun(BaseModel):
+    """
+    :param slice_key: of the slice that its run would make.
+    :param date: of the run, as Airflow's backfill takes it.
+    :param archived: whether a run of the slice was there, which Airflow has removed.
+    """
+
+    slice_key: str
+    date: datetime
+    archived: bool = False
+
+
+class DatesWithoutRun(BaseModel):
+    """Dates of which the schedule, or a backfill, was to make a run, and of which there is none.
+
+    :param dates: the newest first, and no more than a page shows.
+    :param total: of all of them.
+    :param is_pending: whether the timetable is still being asked.
+    :param note: why it is not known which slices there should be.
+    """
+
+    dates: list[DateWithoutRun] = []
+    total: int = 0
+    is_pending: bool = False
+    note: str | None = None
 
 
 class SlicesPage(BaseModel):
     """Runs of slices, the newest first; of several runs of a slice, the first is its state.
 
-    :param without_slice: on the first page, the newest first.
+    :param without_slice, without_run: on the first page, the newest first.
     :param unreadable: how many entries of this page another version of the provider wrote.
-    :param next_start: of the data interval, or of the partition, that the DAG's schedule has next: each
-        before it should have its slice. None without a schedule, and while the DAG is paused.
     """
 
     slices: list[SliceLine]
     total: int
     without_slice: list[RunWithoutSlice] = []
     unreadable: int = 0
-    next_start: datetime | None = None
+    without_run: DatesWithoutRun = DatesWithoutRun()
 
 
 class TaskLine(BaseModel):

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 from airflow.models.asset import AssetModel, TaskOutletAssetReference
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
-from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
 from airflow.models.xcom import XComModel
@@ -29,7 +28,8 @@ from airflow_provider_raydatallm.page.answers import (
     TasksPage,
     Try,
 )
-from airflow_provider_raydatallm.task.schedule import schedule_timezone, zone_name
+from airflow_provider_raydatallm.page.dates_without_run import find_dates_without_run
+from airflow_provider_raydatallm.page.schedules import Schedule, read_schedule
 from airflow_provider_raydatallm.task.slice_entry import (
     ENTRY_CHARACTERS,
     INDEX_KEY,
@@ -56,9 +56,6 @@ _HISTORY_RUNS = 2_000
 _VALUE_CHARACTERS = 6 * ENTRY_CHARACTERS
 #: How many runs without a slice are listed: a backfill makes all of its runs at once.
 _RUNS_WITHOUT_SLICE = 2_000
-#: By a DAG's name and the hash of its serialized form, of which the DAG is made with all of its tasks.
-_timezones: dict[tuple[str, str | None], str] = {}
-_KEPT_TIMEZONES = 1_000
 
 
 class RunOfSlice(NamedTuple):
@@ -125,29 +122,43 @@ def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit:
         if len(runs) < limit and offset + len(runs) < total:
             later = _latest_first(kept).offset(max(offset - count, 0)).limit(limit - len(runs))
             runs += [_of_kept(row) for row in session.execute(_kept_with_states(dag_id, task_id, later))]
-    timezone = _schedule_timezone(session, dag_id)
+    schedule = read_schedule(session, dag_id, task_id)
+    timezone = schedule.timezone if schedule is not None else None
     readable = [
         run.line.model_copy(update={"timezone": timezone or run.line.timezone})
         for run in runs
         if run is not None
     ]
-    dag = session.get(DagModel, dag_id)
-    return SlicesPage(
-        slices=readable,
-        total=total,
-        without_slice=_list_without_slice(session, dag_id, task_id) if offset == 0 else [],
-        unreadable=len(runs) - len(readable),
-        next_start=_next_start(dag) if dag is not None and not dag.is_paused else None,
+    listed = SlicesPage(slices=readable, total=total, unreadable=len(runs) - len(readable))
+    if offset == 0:
+        listed.without_slice = _list_without_slice(session, dag_id, task_id, schedule)
+        listed.without_run = find_dates_without_run(
+            session, dag_id, task_id, schedule, _archived_keys(session, dag_id, task_id)
+        )
+    return listed
+
+
+def _archived_keys(session: Session, dag_id: str, task_id: str) -> set[str]:
+    """Of slices of which Airflow may have removed the runs."""
+    if AssetStateStoreModel is None:
+        return set()
+    prefix = index_key(dag_id, task_id, "")
+    keys = select(AssetStateStoreModel.key).where(
+        AssetStateStoreModel.key.startswith(prefix, autoescape=True)
     )
+    return {key.removeprefix(prefix) for key in session.scalars(keys)}
 
 
-def _list_without_slice(session: Session, dag_id: str, task_id: str) -> list[RunWithoutSlice]:
+def _list_without_slice(
+    session: Session, dag_id: str, task_id: str, schedule: Schedule | None
+) -> list[RunWithoutSlice]:
     ti, run = TaskInstance, DagRun
     # Not what succeeded without an entry: that was before tasks wrote any, or somebody marked it.
     states = (_QUEUED | _FAILED | _RUNNING | {"skipped"}) - {None}
     known = _entries(dag_id, task_id).with_only_columns(XComModel.run_id)
     partition: Any = getattr(run, "partition_key", None)  # from Airflow 3.3 on
-    columns = (run.run_id, run.logical_date, null() if partition is None else partition, ti.state)
+    date = func.coalesce(run.data_interval_start, run.logical_date)
+    columns = (run.run_id, date, null() if partition is None else partition, ti.state)
     rows = session.execute(
         select(*columns)
         .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
@@ -162,37 +173,13 @@ def _list_without_slice(session: Session, dag_id: str, task_id: str) -> list[Run
         .order_by(run.id.desc())
         .limit(_RUNS_WITHOUT_SLICE)
     )
-    return [
-        RunWithoutSlice(
-            run_id=run_id, state=_state(state, None), run_date=run_date, partition_key=partition_key
-        )
-        for run_id, run_date, partition_key, state in rows
-    ]
-
-
-def _schedule_timezone(session: Session, dag_id: str) -> str | None:
-    """Returns the timezone of the DAG's schedule as it is now; None where it cannot be known."""
-    latest: Select[Any] = SerializedDagModel.latest_item_select_object(dag_id)  # type: ignore[no-untyped-call]
-    try:
-        known = (dag_id, session.scalar(latest.with_only_columns(SerializedDagModel.dag_hash)))
-        if timezone := _timezones.get(known):
-            return timezone
-        serialized = session.scalar(latest)
-        if serialized is None:
-            return None
-        serialized.load_op_links = False
-        if len(_timezones) >= _KEPT_TIMEZONES:
-            _timezones.clear()
-        timezone = _timezones[known] = zone_name(schedule_timezone(serialized.dag))
-        return timezone
-    except Exception as e:  # of a timetable that is not installed here, say
-        log.info("The page takes the timezone of DAG %s from its runs: %s", dag_id, e)
-        return None
-
-
-def _next_start(dag: DagModel) -> datetime | None:
-    # Runs of partitions have no data interval.
-    return dag.next_dagrun_data_interval_start or getattr(dag, "next_dagrun_partition_date", None)
+    slices = schedule.slices if schedule is not None and not isinstance(schedule.slices, str) else None
+    found = []
+    for run_id, start, key, state in rows:
+        if key is None and slices is not None and start is not None:
+            key = slices.key_of(start)
+        found.append(RunWithoutSlice(run_id=run_id, state=_state(state, None), slice_key=key))
+    return found
 
 
 def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index: int) -> RunOfSlice | None:

@@ -5,7 +5,6 @@ export type State = "published" | "quarantined" | "empty" | "running" | "queued"
 export interface SliceLine {
   slice_key: string;
   timezone: string | null;
-  run_date: string | null;
   table: string;
   run_id: string;
   map_index: number;
@@ -35,8 +34,22 @@ export interface SliceLine {
 export interface RunWithoutSlice {
   run_id: string;
   state: State;
-  run_date: string | null;
-  partition_key: string | null;
+  /** Null where only the run knows. */
+  slice_key: string | null;
+}
+
+/** A date of which the schedule, or a backfill, was to make a run. */
+export interface DateWithoutRun {
+  slice_key: string;
+  date: string;
+  archived: boolean;
+}
+
+export interface DatesWithoutRun {
+  dates: DateWithoutRun[];
+  total: number;
+  is_pending: boolean;
+  note: string | null;
 }
 
 export interface SlicesPage {
@@ -44,7 +57,7 @@ export interface SlicesPage {
   total: number;
   without_slice: RunWithoutSlice[];
   unreadable: number;
-  next_start: string | null;
+  without_run: DatesWithoutRun;
 }
 
 export interface TaskLine {

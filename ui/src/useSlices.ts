@@ -1,18 +1,20 @@
 import { useEffect, useMemo, useState } from "react";
 
-import { ApiError, call, paths, type RunWithoutSlice, type SliceLine, type SlicesPage } from "./api";
+import { ApiError, call, paths, type DatesWithoutRun, type RunWithoutSlice, type SliceLine, type SlicesPage } from "./api";
 import { repeat, unlessSame } from "./repeat";
 
 const LIMIT = 400;
 const REFRESH_MS = 15_000;
+const SOON_MS = 2_000;
 const NONE: RunWithoutSlice[] = [];
+const UNASKED: DatesWithoutRun = { dates: [], total: 0, is_pending: true, note: null };
 
 export interface Slices {
   slices: SliceLine[] | null;
   total: number;
   withoutSlice: RunWithoutSlice[];
   unreadable: number;
-  nextStart: string | null;
+  withoutRun: DatesWithoutRun;
   error: ApiError | null;
   loadMore: () => void;
 }
@@ -24,6 +26,7 @@ export function useSlices(dag: string, task: string): Slices {
   const [error, setError] = useState<ApiError | null>(null);
   useEffect(() => {
     let isCurrent = true;
+    let isPending = false;
     // All of them, as each new run moves one from a page to the next.
     const load = () =>
       Promise.all(
@@ -31,12 +34,13 @@ export function useSlices(dag: string, task: string): Slices {
       ).then(
         (answers) => {
           if (!isCurrent) return;
+          isPending = answers[0]?.without_run.is_pending ?? false;
           setPages((old) => unlessSame(old, answers));
           setError(null);
         },
         (e: unknown) => isCurrent && setError(e instanceof ApiError ? e : new ApiError(0, String(e))),
       );
-    const stop = repeat(load, () => REFRESH_MS);
+    const stop = repeat(load, () => (isPending ? SOON_MS : REFRESH_MS));
     return () => {
       isCurrent = false;
       stop();
@@ -48,7 +52,7 @@ export function useSlices(dag: string, task: string): Slices {
     total: pages[0]?.total ?? 0,
     withoutSlice: pages[0]?.without_slice ?? NONE,
     unreadable: pages.reduce((sum, page) => sum + page.unreadable, 0),
-    nextStart: pages[0]?.next_start ?? null,
+    withoutRun: pages[0]?.without_run ?? UNASKED,
     error,
     loadMore: () => setWanted(pages.length + 1),
   };

@@ -13,7 +13,6 @@ import pendulum
 import pytest
 from airflow.api_fastapi.auth.managers.simple.simple_auth_manager import SimpleAuthManager
 from airflow.models.asset import AssetModel, TaskOutletAssetReference
-from airflow.models.dag import DagModel
 from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.xcom import XComModel
 from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronTriggerTimetable
@@ -450,24 +449,6 @@ def test_history_outlives_what_airflow_cleans_where_the_task_has_an_asset(
         write_runs(session, "mails", "daily", [Run("2025-01-02", "failed", run_id="r7", entry=None)])
     history = get(client_of(ANN), "dags/mails/tasks/daily/runs/r7/-1")["history"]
     assert [(line["run_id"], line["archived"]) for line in history] == [("r7", False), ("r2", True)]
-
-
-def test_next_start_is_that_of_the_interval_or_of_the_partition(
-    client_of: ClientOf, database: sessionmaker[Session]
-) -> None:
-    with database() as session:
-        write_runs(session, "photos", "next", [Run("2026-01-01", run_id="next")])
-        dag = session.get(DagModel, "photos")
-        assert dag is not None
-        for of_interval, of_partition, paused, expected in (
-            (BEGIN, None, False, BEGIN), (None, BEGIN, False, BEGIN), (None, None, False, None),
-            (BEGIN, None, True, None),
-        ):  # fmt: skip
-            dag.next_dagrun_data_interval_start, dag.next_dagrun_partition_date = of_interval, of_partition
-            dag.is_paused = paused
-            session.commit()
-            start = get(client_of(BOB), "dags/photos/tasks/next/slices")["next_start"]
-            assert (start and dt.datetime.fromisoformat(start)) == expected
 
 
 def test_timezone_is_that_of_the_schedule_as_the_database_has_it(

@@ -4,40 +4,30 @@ import { Button, Heading, HStack, Text } from "@chakra-ui/react";
 
 import { useMemo } from "react";
 
-import { paths, type Settings } from "../api";
-import {
-  expectedUntil, gridOf, latest, latestWithFigures, missingKeys, publishedBefore, slicesToCome, splitByGrid,
-  surelyMissing,
-} from "../calendar";
+import { type DatesWithoutRun, paths, type Settings } from "../api";
+import { latest, latestWithFigures, missingKeys, publishedBefore, slicesToCome } from "../calendar";
 import { Calendar } from "../parts/task/Calendar";
 import { Note, PageLink, Plain, Problem, Section, Waiting } from "../parts/basics";
 import { FillGaps } from "../parts/task/FillGaps";
 import { Trends } from "../parts/task/Trends";
+import { count } from "../format";
 import { pathOf } from "../route";
 import { measured } from "../trends";
 import { useData } from "../useData";
 import { useSlices } from "../useSlices";
 
 export function TaskPage({ dag, task }: { dag: string; task: string }) {
-  const { slices, total, withoutSlice, unreadable, nextStart, error, loadMore } = useSlices(dag, task);
+  const { slices, total, withoutSlice, unreadable, withoutRun, error, loadMore } = useSlices(dag, task);
   const settings = useData<Settings>(paths.settings).value;
   const bySlice = useMemo(() => latest(slices ?? []), [slices]);
   const before = useMemo(() => publishedBefore(slices ?? []), [slices]);
   const known = useMemo(() => measured(latestWithFigures(slices ?? []).values()), [slices]);
   const areAll = (slices?.length ?? 0) + unreadable >= total;
-  const grid = useMemo(() => gridOf(bySlice.keys()), [bySlice]);
-  const dated = useMemo(() => splitByGrid(bySlice, grid)[0], [bySlice, grid]);
-  const [toCome, missing] = useMemo(() => {
-    // An older run, which is not loaded, may have published what this page lacks.
-    const sure = (keys: string[]) => (areAll ? keys : surelyMissing(keys, grid, slices ?? []));
-    const runs = slicesToCome(dated, grid, withoutSlice);
-    const keys = missingKeys(dated, grid, expectedUntil(dated, grid, nextStart, Date.now()));
-    const coming = new Set(sure([...runs.keys()]));
-    return [
-      new Map([...runs].filter(([key]) => coming.has(key))),
-      sure(keys).filter((key) => !coming.has(key)),
-    ] as const;
-  }, [areAll, dated, grid, nextStart, slices, withoutSlice]);
+  const toCome = useMemo(() => slicesToCome(slices ?? [], withoutSlice), [slices, withoutSlice]);
+  const missing = useMemo(
+    () => missingKeys(withoutRun.dates, slices ?? [], areAll).filter((key) => !toCome.has(key)),
+    [areAll, slices, toCome, withoutRun],
+  );
   return (
     <>
       <Text fontSize="sm">
@@ -63,8 +53,9 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
         <Note>This task has had trials only, which are tables of their own and no slices.</Note>
       ) : (
         <>
-          <Section aside={<FillGaps dag={dag} missing={missing} settings={settings} slices={dated} task={task} />} title="Slices">
+          <Section aside={<FillGaps dag={dag} dates={withoutRun.dates} missing={missing} settings={settings} slices={bySlice} task={task} />} title="Slices">
             <Calendar before={before} dag={dag} missing={missing} slices={bySlice} task={task} toCome={toCome} />
+            <Unknown withoutRun={withoutRun} />
             {areAll ? null : (
               <HStack mt={4}>
                 <Button onClick={loadMore} size="sm" variant="outline">
@@ -80,5 +71,21 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
         </>
       )}
     </>
+  );
+}
+
+/** Why nothing is called missing, or not all of it. */
+function Unknown({ withoutRun: { dates, total, is_pending, note } }: { withoutRun: DatesWithoutRun }) {
+  const words = is_pending
+    ? "The schedule is being asked which slices there should be."
+    : note !== null
+      ? `Which slices are missing is not known: ${note}.`
+      : total > dates.length
+        ? `The newest ${count(dates.length)} of ${count(total)} dates without a run are looked at.`
+        : null;
+  return words === null ? null : (
+    <Text color="fg.muted" fontSize="sm" mt={4}>
+      {words}
+    </Text>
   );
 }

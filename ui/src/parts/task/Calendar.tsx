@@ -5,7 +5,9 @@ import { useState } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
 import type { RunWithoutSlice, SliceLine } from "../../api";
-import { type Block, blocksOf, type Cell, dayNumber, gridOf, hourNumber, type Grid as Kind, namesOf, splitByGrid } from "../../calendar";
+import {
+  type Block, blocksOf, type Cell, cellsOf, dayNumber, gridOf, hourNumber, type Grid as Kind, namesOf, splitByGrid,
+} from "../../calendar";
 import { count } from "../../format";
 import { pathOf, taskInstancePath } from "../../route";
 import { type CellState, LOOKS, ORDER } from "../../states";
@@ -28,9 +30,10 @@ interface Props {
 }
 
 export function Calendar({ dag, task, slices, before, missing, toCome }: Props) {
-  const grid = gridOf(slices.keys());
-  const [dated, named] = splitByGrid(slices, grid);
-  const blocks = blocksOf(dated, grid, missing, toCome);
+  const cells = cellsOf(slices, missing, toCome);
+  const grid = gridOf(cells.map(({ key }) => key));
+  const [dated, named] = splitByGrid(cells, grid);
+  const blocks = blocksOf(dated, grid);
   const names = namesOf(named);
   const [times, setTimes] = useState(1);
   const shown = times * BLOCKS[grid];

@@ -1,11 +1,11 @@
 // Missing days as one of Airflow's backfills, which makes the runs that there are not.
 
 import { Text } from "@chakra-ui/react";
-import { useMemo, useState } from "react";
+import { useState } from "react";
 
 import { backfillOf, usualCost } from "../../actions";
-import { type ApiError, call, type Settings, type SliceLine } from "../../api";
-import { backfillRange, gridOf, keyOfRun, type PlannedRun } from "../../calendar";
+import { type ApiError, call, type DateWithoutRun, type Settings, type SliceLine } from "../../api";
+import { backfillRange } from "../../calendar";
 import { listed } from "../../text";
 import { useData } from "../../useData";
 import { OtherTasks, useTasks } from "../slice/Actions";
@@ -16,7 +16,12 @@ interface Details {
   is_paused: boolean;
   /** From Airflow 3.3 on. */
   is_backfillable?: boolean;
-  timetable_partitioned: boolean;
+}
+
+/** A run that a backfill would make, as Airflow's API answers it. */
+interface PlannedRun {
+  logical_date: string | null;
+  partition_key?: string | null;
 }
 
 interface Props {
@@ -24,18 +29,18 @@ interface Props {
   task: string;
   slices: Map<string, SliceLine>;
   settings: Settings | null;
+  dates: DateWithoutRun[];
   missing: string[];
 }
 
-export function FillGaps({ dag, task, slices, settings, missing }: Props) {
+export function FillGaps({ dag, task, slices, settings, dates, missing }: Props) {
   const [plan, setPlan] = useState<PlannedRun[] | ApiError | null>(null);
   // What the open dialog is about stays as it is, also when the days begin meanwhile.
   const [asked, setAsked] = useState<string[] | null>(null);
   const keys = asked ?? missing;
   const tasks = useTasks(keys.length > 0 ? dag : null);
-  const grid = useMemo(() => gridOf(slices.keys()), [slices]);
   const details = useData<Details>(keys.length > 0 ? `api/v2/dags/${encodeURIComponent(dag)}/details` : null).value;
-  const range = details === null ? null : backfillRange(slices, grid, keys, details.timetable_partitioned);
+  const range = backfillRange(dates, keys);
   if (details === null || range === null || details.is_backfillable === false) return null;
   // Runs of a DAG that has the task no more would fill nothing.
   if (tasks !== null && !tasks.includes(task)) return null;
@@ -54,7 +59,7 @@ export function FillGaps({ dag, task, slices, settings, missing }: Props) {
     return <Text>Started. Its days wait here until their runs begin.</Text>;
   };
   const before = usualCost(slices.values(), settings);
-  const runs = Array.isArray(plan) ? plan.map((run) => keyOfRun(slices, grid, run)) : [];
+  const runs = Array.isArray(plan) ? plan.map((run) => nameOf(run, dates)) : [];
   return (
     <Confirm act={fill} canAct={runs.length > 0} name={`Fill ${keys.length} missing`} onOpenChange={look}>
       {plan === null ? (
@@ -79,6 +84,12 @@ export function FillGaps({ dag, task, slices, settings, missing }: Props) {
       )}
     </Confirm>
   );
+}
+
+/** The slice of a run; of one that the page does not know, its date. */
+function nameOf({ logical_date, partition_key }: PlannedRun, dates: DateWithoutRun[]): string {
+  const at = Date.parse(logical_date ?? "");
+  return partition_key ?? dates.find((one) => Date.parse(one.date) === at)?.slice_key ?? logical_date ?? "";
 }
 
 /** Airflow makes runs also for slices whose run it has removed, and for those that a person's run published. */

@@ -30,6 +30,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     number_of_file,
     number_of_plan,
     number_of_staged,
+    staged_of_complete,
 )
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import STAGED_VERSIONS
@@ -158,8 +159,10 @@ def glance(slice_path: str, allowed: Sequence[Sequence[Row]], *, published: bool
 
 
 def contents(slice_path: str) -> dict[str, str]:
-    """SHA-256 by name of all files that readers see, and of the commits and reports."""
+    """SHA-256 by name of all files that readers see, and of the commits and reports. Without marks that older
+    versions are shown, which nobody reads: who slept may put one late."""
     folders = SliceFolders.open(slice_paths(slice_path))
+    newest = Commits.list(folders.metadata).newest_number()
     found = {}
     for what, store, folder in (
         ("table", folders.table, ""), ("quarantine", folders.quarantine, ""),
@@ -168,6 +171,9 @@ def contents(slice_path: str) -> dict[str, str]:
     ):  # fmt: skip
         for name in store.tree(folder):
             path = f"{folder}/{name}".lstrip("/")
+            staged = staged_of_complete(name) if folder == COMMITS else None
+            if staged is not None and (number_of_staged(staged) or 0) < newest:
+                continue
             found[f"{what}/{path}"] = hashlib.sha256(store.read(path) or b"").hexdigest()
     return found
 

@@ -154,7 +154,7 @@ class ColumnAgreement:
                 other = next(iter(bound.values())).others(key)[0]
                 raise _changed(
                     f"the table has no column {name!r} (slice {other!r}), and this slice has it as "
-                    f" {name_type(column.kind)}",
+                    f"{name_type(column.kind)}",
                     column,
                 )
         has_answers = any(column.is_answer for column in own.values())

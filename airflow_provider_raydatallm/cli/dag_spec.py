@@ -35,19 +35,54 @@ def add_commands(commands: Commands) -> None:
     )
 
 
+def scheduled_keys(dag_id: str, task_id: str, first: str | None, last: str | None) -> list[str]:
+    """Returns the keys of the slices that are due by a DAG's schedule, the oldest first.
+
+    :param first, last: dates of runs; by default the DAG's start, and now.
+    :raises SliceError: when there is no such task, or only its runs know their slices.
+    """
+    from airflow.utils.cli import get_bagged_dag
+
+    from airflow_provider_raydatallm.task.expected_slices import ExpectedSlices, serialized
+
+    now = dt.datetime.now(dt.UTC)
+    with _explained(), _stdout_to_stderr():
+        dag = serialized(get_bagged_dag(None, dag_id))
+        slices = ExpectedSlices(dag, task_id)
+        begin = _date_of(first, slices.timezone) or dag.start_date
+        end = _date_of(last, slices.timezone) or dag.end_date or now
+        if begin is None:
+            raise ValueError(f"DAG {dag_id!r} has no start_date: give --from")
+        found = slices.between(begin, min(end, now))
+        return list(dict.fromkeys(one.key for one in found if one.due <= now))
+
+
+def _date_of(text: str | None, timezone: dt.tzinfo) -> dt.datetime | None:
+    if text is None:
+        return None
+    date = dt.datetime.fromisoformat(text)
+    return date if date.tzinfo is not None else date.replace(tzinfo=timezone)
+
+
 def _spec(args: argparse.Namespace) -> int:
-    try:
-        with _stdout_to_stderr():
-            text, note = _job_of_task(args)
-    except Exception as e:  # whatever the DAG's file and its templates raise
-        failure = getattr(e, "failure", None)
-        if not isinstance(failure, Failure):
-            failure = Failure("input", str(e) or type(e).__name__)
-        raise SliceError.of(failure) from e
+    with _explained(), _stdout_to_stderr():
+        text, note = _job_of_task(args)
     if note:
         complain(f"note: {note}")
     print(text)
     return 0
+
+
+@contextlib.contextmanager
+def _explained() -> Iterator[None]:
+    """:raises SliceError: for whatever the DAG's file and its templates raise."""
+    try:
+        yield
+    except Exception as e:
+        failure = getattr(e, "failure", None)
+        if not isinstance(failure, Failure):
+            failure = Failure("input", str(e) or type(e).__name__)
+        raise SliceError.of(failure) from e
 
 
 @contextlib.contextmanager

@@ -60,9 +60,12 @@ def add_commands(commands: Commands) -> None:
     diff = add("diff", _diff, "compare two slices, or two versions of one")
     for name in ("before", "after"):
         diff.add_argument(name, metavar=name.upper(), help="2026-01-31, or 2026-01-31@3 for its version 3")
-    missing = add("missing", _missing, "list the days of a range of which nothing is published")
-    missing.add_argument("--from", dest="first", metavar="DATE", required=True, help="the first one")
-    missing.add_argument("--to", dest="last", metavar="DATE", required=True, help="the last one")
+    missing = add("missing", _missing, "list the slices of a range of which nothing is published")
+    missing.add_argument(
+        "--dag", nargs=2, metavar=("DAG", "TASK"), help="whose schedule says which slices there should be"
+    )
+    missing.add_argument("--from", dest="first", metavar="DATE", help="the first (of a DAG: its start_date)")
+    missing.add_argument("--to", dest="last", metavar="DATE", help="the last (of a DAG: that is due)")
     missing.add_argument("--every", choices=("day", "hour"), default="day", help="(default: day)")
     missing.add_argument("--format", help="the operator's slice_format, where it was set")
     missing.add_argument(
@@ -196,9 +199,9 @@ def _diff(args: argparse.Namespace) -> int:
 
 
 def _missing(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.tables.gaps import expected_keys, missing_keys
+    from airflow_provider_raydatallm.processor.tables.gaps import missing_keys
 
-    expected = expected_keys(args.first, args.last, args.every, args.format, args.timezone)
+    expected = _expected_keys(args)
     states = _read_table(args, only=frozenset(expected))
     unknown = {s.key: s.failure for s in states if s.failure is not None and not s.is_published}
     keys = missing_keys({state.key for state in states if state.is_published} | unknown.keys(), expected)
@@ -216,6 +219,23 @@ def _missing(args: argparse.Namespace) -> int:
     elif not keys:
         say(f"all {len(expected)} slices are published")
     return 0
+
+
+def _expected_keys(args: argparse.Namespace) -> list[str]:
+    if args.dag:
+        from airflow_provider_raydatallm.cli.dag_spec import scheduled_keys
+
+        dag, task = args.dag
+        return scheduled_keys(dag, task, args.first, args.last)
+    from airflow_provider_raydatallm.processor.tables.gaps import expected_keys
+
+    if not (args.first and args.last):
+        raise SliceError(
+            "which slices there should be is not known",
+            kind="input",
+            advice="Give --dag DAG TASK, or --from and --to",
+        )
+    return expected_keys(args.first, args.last, args.every, args.format, args.timezone)
 
 
 def _read_table(args: argparse.Namespace, only: Container[str] | None = None) -> list[SliceState]:

@@ -19,7 +19,6 @@ from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import AssetRef
 
 from airflow_provider_raydatallm.task import own_xcom
-from airflow_provider_raydatallm.task.slice_key import SCHEDULED_RUNS
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,7 +40,6 @@ _KEY_CHARACTERS = 512
 class SliceFigures(pydantic.BaseModel):
     """
     :param timezone: of the schedule, in which a date is a slice's key.
-    :param run_date: the run's logical date, if the schedule or a backfill made the run, for this slice alone.
     :param trial: its name, when this was one: it says nothing of the slice itself.
     :param outcome: of the task; None while it runs, and when it failed. The following are then None or empty.
     :param labels: how many of the published rows have each label.
@@ -51,7 +49,6 @@ class SliceFigures(pydantic.BaseModel):
 
     slice_key: str
     timezone: str | None = None
-    run_date: str | None = None
     trial: str | None = None
     model: str | None = None
     outcome: str | None = None
@@ -81,14 +78,11 @@ class SliceEntry(SliceFigures):
     ray_job_id: str | None = None
 
     @classmethod
-    def of(
-        cls, job: SliceJob, result: Mapping[str, Any] | None = None, *, run_date: str | None = None
-    ) -> SliceEntry:
+    def of(cls, job: SliceJob, result: Mapping[str, Any] | None = None) -> SliceEntry:
         """:param result: the task's `return_value`, once it has one."""
         identity = {
             "slice_key": job.slice_key,
             "timezone": job.slice_timezone,
-            "run_date": run_date,
             "paths": asdict(job.paths),
             "trial": job.trial_name,
             "model": job.model_source,
@@ -114,10 +108,7 @@ def write_entry(
     :param result: the task's `return_value`, once it has one.
     """
     ti: Any = context["ti"]
-    run = context["dag_run"]
-    is_of_date = run.run_type in SCHEDULED_RUNS and ti.map_index < 0
-    run_date = run.logical_date.isoformat() if is_of_date and run.logical_date is not None else None
-    whole = SliceEntry.of(job, result, run_date=run_date)
+    whole = SliceEntry.of(job, result)
     entry = whole.model_dump(mode="json", exclude_none=True)
     if len(whole.model_dump_json()) > ENTRY_CHARACTERS:
         entry = whole.model_dump(

@@ -79,6 +79,9 @@ def test_spec_of_a_dags_task_answers_its_slice(empty_database: Path, tmp_path: P
     [state] = json.loads(airflow("slices", f"{tmp_path}/out", "--json"))
     assert (state["key"], state["report"]["counts"]["succeeded"]) == ("2026-01-01", 2)
 
+    by_schedule = ("--dag", "customers_daily", "infer_industry", "--to", "2026-01-03")
+    assert airflow("missing", f"{tmp_path}/out", *by_schedule) == "2026-01-02\n2026-01-03\n"
+
     # Of another DAG, stdout has nothing, and stderr what is wrong.
     said = airflow("spec", "broken", "ask", "2026-01-01", code=1)
     assert "broken on purpose" in said

@@ -46,8 +46,7 @@ class Run:
     has_slice: bool = True
 
     def value(self) -> dict[str, Any]:
-        date = {"run_date": self.date.isoformat()} if self.date is not None else {}
-        return {"format": 1, "slice_key": self.slice_key, "paths": self.paths, **date, **(self.entry or {})}
+        return {"format": 1, "slice_key": self.slice_key, "paths": self.paths, **(self.entry or {})}
 
     def lasted(self) -> dt.timedelta:
         return dt.timedelta(seconds=(self.entry or {}).get("seconds", {}).get("total", 120))

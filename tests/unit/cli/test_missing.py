@@ -44,6 +44,10 @@ def test_days_and_hours_without_a_published_slice_are_listed(job: SliceJob, caps
     )
 
 
+def test_range_that_nobody_gave_is_asked_for(job: SliceJob, capsys: Out) -> None:
+    assert "Give --dag DAG TASK, or --from and --to" in say(capsys, "missing", job.output_path, code=1)
+
+
 def test_slice_that_cannot_be_read_is_not_missing(job: SliceJob, capsys: Out) -> None:
     run(job)
     [commit] = Path(job.paths.metadata).glob("commits/commit-*.json")

@@ -40,8 +40,11 @@ def test_bundle_is_small_and_loads_nothing_from_elsewhere() -> None:
 
 def test_page_knows_the_fields_that_the_api_answers() -> None:
     source = (UI / "src" / "api.ts").read_text(encoding="utf-8")
-    for name in ("SliceLine", "SlicesPage", "TaskLine", "TasksPage", "Try", "SliceRun", "Version", "Progress",
-                 "Stored", "Sample", "Settings", "History", "WorkerShare"):  # fmt: skip
+    for name in (
+        "SliceLine", "SlicesPage", "RunWithoutSlice", "DateWithoutRun", "DatesWithoutRun", "TaskLine",
+        "TasksPage", "Try", "SliceRun", "Version", "Progress", "Stored", "Sample", "Settings", "History",
+        "WorkerShare",
+    ):  # fmt: skip
         body = re.search(rf"export interface {name} {{\n(.*?)\n}}", source, re.DOTALL)
         assert body, name
         known = re.findall(r"^  (\w+)\??:", body[1], re.MULTILINE)

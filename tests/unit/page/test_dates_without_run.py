@@ -175,10 +175,8 @@ def test_without_a_schedule_nothing_is_missing(session: Session, client_of: Clie
 
 def test_run_that_has_not_come_to_its_slice_has_its_name(session: Session, client_of: ClientOf) -> None:
     table = Table(session, client_of("bob"))
-    write_runs(
-        session, "photos", table.task,
-        [Run("", state="queued", has_slice=False, date=march(4), run_id="r4"), Run("2026-03-03", date=march(3))],
-    )  # fmt: skip
+    to_come = Run("", state="queued", has_slice=False, date=march(4), run_id="r4")
+    write_runs(session, "photos", table.task, [to_come, Run("2026-03-03", date=march(3))])
     answer = client_of("bob").get(f"/ray-llm/api/dags/photos/tasks/{table.task}/slices").json()
     assert [(one["run_id"], one["slice_key"]) for one in answer["without_slice"]] == [("r4", "2026-03-04")]
 

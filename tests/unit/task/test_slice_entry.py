@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import datetime as dt
 import json
 from typing import Any
 
@@ -87,24 +86,6 @@ def test_trial_is_not_kept_as_the_slice() -> None:
     entry = SliceEntry.parse(written.xcoms[INDEX_KEY])
     assert entry is not None
     assert entry.trial == "first-10"
-
-
-@pytest.mark.parametrize(("run_type", "map_index", "date"), [
-    ("scheduled", -1, "2026-01-30T16:00:00+00:00"), ("backfill", -1, "2026-01-30T16:00:00+00:00"),
-    ("manual", -1, None), ("scheduled", 0, None),
-])  # fmt: skip
-def test_entry_has_the_date_of_a_run_that_the_schedule_made_for_its_slice(
-    run_type: str, map_index: int, date: str | None
-) -> None:
-    written = Written()
-    run, ti = written.context["dag_run"], written.context["ti"]
-    run.run_type, ti.map_index = run_type, map_index
-    run.logical_date = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
-    written.write()
-    assert written.xcoms[INDEX_KEY].get("run_date") == date
-    run.logical_date = None  # of a partitioned DAG
-    written.write()
-    assert "run_date" not in written.xcoms[INDEX_KEY]
 
 
 def test_no_failure_of_the_index_fails_the_task(

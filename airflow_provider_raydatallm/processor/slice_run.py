@@ -36,6 +36,7 @@ from airflow_provider_raydatallm.processor.input.survey import first_values, sur
 from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
+from airflow_provider_raydatallm.processor.publish.slice_checks import find_published
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
 from airflow_provider_raydatallm.processor.request.answers.output_schema import structured_outputs
@@ -47,7 +48,7 @@ from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.column_agreement import table_metadata
 from airflow_provider_raydatallm.processor.store.lease import Lease
-from airflow_provider_raydatallm.processor.store.leftovers import remove_run_files
+from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
 from airflow_provider_raydatallm.processor.store.ownership import take_folders
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
@@ -175,13 +176,13 @@ def inspect_slice(
         version = versions.newest_version(folders.metadata)
         base = version.number if version is not None else 0
     else:
-        version, base = version_policy.find_published(job, folders)
+        version, base = find_published(job, folders)
     listing = list_input(job)
     report = version_policy.report_if_current(job, listing, version, last_seen_version)
     if report is not None:
         assert version is not None
         if not read_only:  # they remain of a run that died after it published
-            remove_run_files(folders.metadata, version)
+            remove_what_runs_kept(folders, version)
         return None, report
     adapters = read_adapters(job)
     try:
@@ -195,6 +196,7 @@ def inspect_slice(
         question=checkpoint.question,
         input_hash=listing.hash,
         fingerprint=fingerprint(job),
+        instant=job.slice_instant,
         follows=base,
     )
     if earlier_build is not None and (earlier_build.plan.input_hash, earlier_build.checkpoint.question) == (

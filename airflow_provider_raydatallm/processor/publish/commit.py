@@ -23,8 +23,10 @@ from airflow_provider_raydatallm import __version__
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
+from airflow_provider_raydatallm.processor.publish.slice_checks import check_slice, refuse_other_instant
 from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.column_agreement import (
     ColumnAgreement,
@@ -32,7 +34,7 @@ from airflow_provider_raydatallm.processor.store.column_agreement import (
     table_metadata,
 )
 from airflow_provider_raydatallm.processor.store.file_names import PLANS, STAGED, renumbered_file
-from airflow_provider_raydatallm.processor.store.leftovers import remove_released_lease, remove_run_files
+from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
@@ -49,6 +51,9 @@ from airflow_provider_raydatallm.processor.store.versions import (
     PublishedFile,
     Version,
 )
+
+#: Of a plan: some hundred bytes for each file, and some 50 for each unit of one.
+_PLAN_BYTES = 2 << 30
 
 
 class PublishedByOthersError(NumberTakenError):
@@ -89,22 +94,22 @@ def commit_for_people(job: SliceJob, name: str | None) -> Version:
     """
     check_folders(job)
     folders = SliceFolders.open(job.paths)
+    check_slice(job, folders)
     try:
         version = commit(folders, job, get_staged(folders, name, fingerprint(job)))
     except PublishedByOthersError as e:
         version = e.version
     except PublishedBeforeError as e:  # by a command that was killed then, perhaps
-        _remove_what_its_run_kept(folders, e.version)
+        _tidy(folders, e.version)
         raise
-    _remove_what_its_run_kept(folders, version)
+    _tidy(folders, version)
     return version
 
 
-def _remove_what_its_run_kept(folders: SliceFolders, version: Version) -> None:
+def _tidy(folders: SliceFolders, version: Version) -> None:
     newest = versions.newest_version(folders.metadata)
     if newest is not None and newest.number == version.number:
-        remove_run_files(folders.metadata, newest)
-        remove_released_lease(folders.metadata)
+        remove_what_runs_kept(folders, newest)
 
 
 def discard_for_people(job: SliceJob, name: str | None) -> str:
@@ -207,6 +212,7 @@ def commit(
     :raises UnusableError: when its files or its document are gone, or the table has other columns now.
     """
     if known is None:
+        _check_slice_of(job, staged)
         _check_files(folders, staged)
     _confirm_columns(folders, job, staged, known)
     version = _put(folders, staged, staged.number, epoch) if known is not None else None
@@ -353,6 +359,17 @@ def _decide(folders: SliceFolders, staged: StagedVersion) -> Version | int:
         ) from e
 
 
+def _check_slice_of(job: SliceJob, staged: StagedVersion) -> None:
+    """:raises UnusableError: when it is another slice's, or another date's."""
+    body = staged.version.body
+    refuse_other_instant(job, staged.version)
+    if body.get("slice_key") != job.slice_key:
+        raise UnusableError(
+            f"{staged.name} of {staged.table} is of slice {body.get('slice_key')!r}, and this is "
+            f"{job.slice_key!r}"
+        )
+
+
 def _check_files(folders: SliceFolders, staged: StagedVersion) -> None:
     """
     :raises UnusableError: when its plan or a staged file is gone, or a file has other content.
@@ -371,11 +388,17 @@ def _missing(folders: SliceFolders, staged: StagedVersion) -> str | None:
         if size != file.bytes:
             found = "is gone" if size is None else f"has {size:,} bytes and was staged with {file.bytes:,}"
             return f"{folders.staging.path(version.staged_name(file))} {found}"
-        if folders.staging.sha256(version.staged_name(file)) != file.sha256:
+        try:
+            content = folders.staging.sha256(version.staged_name(file))
+        except CorruptFileError:  # a link, say
+            content = None
+        if content != file.sha256:
             return f"{folders.staging.path(version.staged_name(file))} has other content than was staged"
-    if version.plan.rpartition("/")[2] not in folders.metadata.names(PLANS):
-        return f"{folders.metadata.path(version.plan)} is gone"
-    return None
+    try:
+        is_there = folders.metadata.read_document(version.plan, _PLAN_BYTES) is not None
+    except CorruptFileError as e:
+        return e.failure.sentence
+    return None if is_there else f"{folders.metadata.path(version.plan)} is gone"
 
 
 def _gone(folders: SliceFolders, what: str) -> UnusableError:

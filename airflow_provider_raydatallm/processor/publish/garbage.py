@@ -18,6 +18,7 @@ from urllib.parse import unquote
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import slice_paths, slice_template
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.probe import PROBE
 from airflow_provider_raydatallm.processor.storage.store import is_scratch, modified_at
@@ -37,7 +38,7 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
     KeptStaged,
     remove_document,
 )
-from airflow_provider_raydatallm.processor.store.versions import Commits
+from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError
 
 logger = logging.getLogger(__name__)
 
@@ -102,7 +103,10 @@ def remove_leftovers(folders: SliceFolders, days: float = 0) -> None:
         remove_document(folders.metadata, name)  # before the void: who commits it looks for it until then
     epoch = holder.epoch if (holder := lease.read_holder(folders.metadata, released=True)) is not None else 0
     while True:
-        number = Commits.list(folders.metadata).next_number
+        try:
+            number = next_number(folders, Commits.list(folders.metadata).newest_number())
+        except NumberTakenError:
+            continue
         if versions.void(folders.metadata, number, "gc removed what an abandoned run left"):
             break
     newest = versions.newest_version(folders.metadata)

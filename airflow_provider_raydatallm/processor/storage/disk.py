@@ -68,6 +68,25 @@ def copy(source: Path, path: Path) -> None:
         os.fsync(o.fileno())
 
 
+def remove(path: str) -> None:
+    """Removes a file, or a folder with what is in it, also while others write there.
+
+    :raises FileNotFoundError: when there is none.
+    """
+    if not os.path.isdir(path):
+        os.unlink(path)
+        return
+    for retries_left in (5, 4, 3, 2, 1, 0):
+        try:
+            shutil.rmtree(path)
+            return
+        except OSError as e:
+            if e.errno not in (errno.ENOTEMPTY, errno.ENOENT) or not retries_left:
+                raise
+            if not os.path.isdir(path):
+                return
+
+
 def replace(source: Path, target: Path) -> None:
     """Renames a file, for good."""
     os.replace(source, target)

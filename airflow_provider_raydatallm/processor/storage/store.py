@@ -42,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 #: Prefix of a file on a disk until it is whole.
 _SCRATCH = "_tmp-"
+#: What a file that others are still writing may be old.
+_WRITING_SECONDS = 60.0
 #: How a disk says that there is no such file or folder.
 _MISSING = (FileNotFoundError, NotADirectoryError)
 #: Waits between tries of a request that neither acted nor was refused.
@@ -398,7 +400,9 @@ class Store:
             path = self.path(name)
             if self.is_local and os.path.islink(path):
                 os.unlink(path)
-            elif self.is_local or not has_magic(path):
+            elif self.is_local:
+                disk.remove(path)
+            elif not has_magic(path):
                 self.fs.rm(path, recursive=True)
             else:  # `rm` would take the name for a pattern
                 for found in sorted({path, *self.fs.find(path, withdirs=True)}, reverse=True):
@@ -418,17 +422,23 @@ class Store:
             with contextlib.suppress(OSError):
                 os.rmdir(self.path(folder))
 
-    def remove_scratch(self, folder: str = "", older_than: float = 0) -> None:
+    def remove_scratch(self, folder: str = "", older_than: float = _WRITING_SECONDS) -> None:
         """Removes half-written files of killed writers.
 
-        :param older_than: seconds; needed where other writers may be at work in the folder.
+        :param older_than: seconds: others may be writing in the folder.
         """
         if self.is_local:
             self._refuse_links(folder)
-            for path in Path(self.path(folder)).glob(f"{_SCRATCH}*"):
+            names = [name for name in self._names_with_scratch(folder) if name.startswith(_SCRATCH)]
+            for path in (Path(self.path(folder), name) for name in names):
                 with contextlib.suppress(FileNotFoundError):
-                    if not older_than or time.time() - path.stat().st_mtime > older_than:
+                    if time.time() - path.stat().st_mtime > older_than:
                         path.unlink()
+
+    def _names_with_scratch(self, folder: str) -> list[str]:
+        with contextlib.suppress(*_MISSING):
+            return os.listdir(self.path(folder))
+        return []
 
     def _refuse_links(self, folder: str) -> None:
         """:raises SliceError: when a folder is a link, or one above it in this store: who made the link would
@@ -458,12 +468,12 @@ class Store:
         target = Path(self.path(name))
         for retries_left in (2, 1, 0):
             scratch = target.with_name(f"{_SCRATCH}{uuid.uuid4().hex}")
-            disk.make_folder(target.parent)
             try:
+                disk.make_folder(target.parent)
                 write(scratch)
                 finish(scratch, target)
                 return
-            except FileNotFoundError:  # another run just removed the empty folder, or what is half written
+            except FileNotFoundError:  # another run just removed the empty folder
                 if not retries_left:
                     raise
             finally:

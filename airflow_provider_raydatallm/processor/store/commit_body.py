@@ -21,6 +21,8 @@ from airflow_provider_raydatallm.processor.store.file_names import (
 
 #: Of rows and bytes.
 _Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
+#: Of a folder, which no filesystem has with a NUL.
+_Address = Annotated[str, Field(pattern=r"^[^\x00]*$")]
 _Number = Annotated[int, Field(ge=0, le=LAST_NUMBER)]
 
 
@@ -64,8 +66,8 @@ class _Body(_Checked):
     question: str
     input: _Input
     report: _Report
-    table: str | None = None
-    quarantine_folder: str | None = None
+    table: _Address | None = None
+    quarantine_folder: _Address | None = None
     slice_instant: str | None = None
 
 

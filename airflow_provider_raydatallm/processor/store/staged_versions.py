@@ -194,6 +194,7 @@ def read_staged(folders: SliceFolders, name: str) -> StagedVersion | None:
         if own := _OF_COMMITS & document.commit.keys():
             raise ValueError(f"it says {sorted(own)[0]!r}, which only a commit does")
         check_body(document.commit, number_of_staged(name) or 0)
+        _check_rows(document.commit)
     except ValueError as e:
         why = e.errors(include_url=False)[0]["msg"] if isinstance(e, ValidationError) else e
         raise StagedVersionError(
@@ -222,11 +223,29 @@ def read_staged(folders: SliceFolders, name: str) -> StagedVersion | None:
     return staged
 
 
+def _check_rows(commit: Mapping[str, Any]) -> None:
+    """:raises ValueError: when its files have other rows than its report says."""
+    counts = commit["report"]["counts"]
+    for kind, files in (("succeeded", commit["files"]), ("quarantined", commit["quarantine"])):
+        rows = sum(file["rows"] for file in files)
+        if rows != counts.get(kind):
+            raise ValueError(f"its files have {rows:,} rows {kind}, and its report says {counts.get(kind)}")
+
+
 def find_staged(
-    folders: SliceFolders, *, question: str, input_hash: str, fingerprint: str, follows: int
+    folders: SliceFolders,
+    *,
+    question: str,
+    input_hash: str,
+    fingerprint: str,
+    instant: str | None,
+    follows: int,
 ) -> StagedVersion | None:
     """Returns the newest staged version that answers a question over an input, on top of a version; None
-    where there is none that can be read."""
+    where there is none that can be read.
+
+    :param instant: the slice's date, which one of its name may not have.
+    """
     for name in reversed(staged_names(folders.metadata)):
         try:
             staged = read_staged(folders, name)
@@ -238,7 +257,7 @@ def find_staged(
         is_own = (version.question, version.input_hash, version.fingerprint, staged.follows) == (
             question, input_hash, fingerprint, follows,
         )  # fmt: skip
-        if is_own:
+        if is_own and version.body.get("slice_instant") in (None, instant):
             return staged
     return None
 
@@ -246,6 +265,25 @@ def find_staged(
 def remove_document(metadata: Store, name: str) -> None:
     metadata.remove_file(document_name(name))
     metadata.remove_empty(STAGED_VERSIONS)
+
+
+def held_questions(folders: SliceFolders, besides: str | None) -> frozenset[str] | None:
+    """The checkpoints whose rows are those of a version that waits for somebody; None when one cannot be
+    read: all of them.
+
+    :param besides: the name of one that is not meant.
+    """
+    questions = set()
+    for name in staged_names(folders.metadata):
+        if name == besides:
+            continue
+        try:
+            staged = read_staged(folders, name)
+        except StagedVersionError:
+            return None
+        if staged is not None and staged.is_held:
+            questions.add(staged.version.question)
+    return frozenset(questions)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -45,6 +46,7 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
 from tests.support.in_process import run_in_process as run
 from tests.support.paths import ROOT
+from tests.support.self_naming_rows import Killed, kill_after
 from tests.support.slice_files import (
     answers,
     checkpoint_folders,
@@ -85,9 +87,9 @@ def void(job: SliceJob) -> None:
     assert versions.void(folders.metadata, number, "a test")
 
 
-def all_files(job: SliceJob) -> dict[str, bytes]:
+def all_files(job: SliceJob, besides: str = "\0") -> dict[str, bytes]:
     root = Path(job.slice_path).parent.parent
-    return {str(p): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+    return {str(p): p.read_bytes() for p in root.rglob("*") if p.is_file() and besides not in str(p)}
 
 
 def test_staged_version_is_published_as_it_was_staged(job: SliceJob) -> None:
@@ -145,7 +147,7 @@ def test_command_that_was_killed_after_its_commit_leaves_nothing_that_the_next_o
     staged = stage(job)
     stage(job)  # whose lease is later than the version's
     with monkeypatch.context() as patch:
-        patch.setattr(publish_commit, "remove_released_lease", lambda store: None)
+        patch.setattr(publish_commit, "remove_what_runs_kept", lambda *_: None)
         commit_for_people(job, staged.name)
     assert (metadata(job) / "lease").exists()
     with pytest.raises(StagedVersionError, match="published already, as version 1"):
@@ -172,6 +174,113 @@ def test_time_to_keep_is_one_that_a_document_can_have(job: SliceJob, days: float
     with pytest.raises(SliceError, match="cannot be kept"):
         stage(job, cluster, keep_days=days)
     assert cluster.answered == 0
+
+
+@pytest.mark.parametrize("kind", ["link", "folder", "garbage"])
+def test_what_is_no_plan_or_staged_file_any_more_is_not_published(
+    job: SliceJob, tmp_path: Path, kind: str
+) -> None:
+    staged = stage(job)
+    for name in (staged.version.plan, staged.version.staged_name(staged.version.files[0])):
+        path = metadata(job) / name
+        content = path.read_bytes()
+        path.unlink()
+        match kind:
+            case "link":
+                (tmp_path / "elsewhere").write_bytes(content)
+                path.symlink_to(tmp_path / "elsewhere")
+            case "folder":
+                path.mkdir()
+            case _:
+                path.write_bytes(b"x" * len(content))
+        with pytest.raises(UnusableError):
+            commit_for_people(job, staged.name)
+        assert not Path(job.slice_path).exists()
+        path.rmdir() if kind == "folder" else path.unlink()
+        path.write_bytes(content)
+    assert commit_for_people(job, staged.name).number == 1
+
+
+def add_input(job: SliceJob, *names: str) -> None:
+    pq.write_table(pa.table({"name": list(names)}), job.resolved_input_path)
+
+
+def test_commit_leaves_the_rows_of_a_run_over_another_input(job: SliceJob) -> None:
+    staged = stage(job)
+    add_input(job, *(f"m{i}" for i in range(8)))
+    killed = changed(job, rerun__on_input_change="recompute")
+    with pytest.raises(Killed):
+        run(killed, kill_after(1))
+    commit_for_people(job, staged.name)
+    with pytest.raises(StagedVersionError, match="published already"):
+        commit_for_people(job, staged.name)
+    cluster = InProcess()
+    run(killed, cluster)
+    assert cluster.answered == 4
+    assert answers(job) == [f"m{i}" for i in range(8)]
+
+
+def test_rows_of_a_version_that_waits_stay_whatever_else_is_published(job: SliceJob) -> None:
+    first = stage(job)
+    add_input(job, *(f"m{i}" for i in range(8)))
+    other = changed(job, rerun__on_input_change="recompute")
+    second = stage(other)
+    commit_for_people(job, first.name)
+    discard_for_people(job, second.name)
+    cluster = InProcess()
+    run(other, cluster)
+    assert cluster.answered == 0
+
+
+@pytest.mark.parametrize("fault", ["foreign files", "lost commit", "damaged commit"])
+def test_commit_refuses_where_a_run_does(job: SliceJob, fault: str) -> None:
+    if fault != "foreign files":
+        run(asked(job, "first"))
+        run(asked(job, "second"))
+    staged = stage(job)
+    commit_file = metadata(job) / versions.commit_name(2)
+    match fault:
+        case "foreign files":
+            Path(job.slice_path).mkdir(parents=True)
+            pq.write_table(pa.table({"name": ["theirs"]}), Path(job.slice_path, "theirs.parquet"))
+        case "lost commit":
+            commit_file.unlink()
+        case _:
+            commit_file.write_text("{")
+    before = all_files(job, besides="/lease/")
+    for act in (lambda: run(job), lambda: commit_for_people(job, staged.name)):
+        with pytest.raises(SliceError) as refused:
+            act()
+        assert refused.value.kind == "input"
+    assert all_files(job, besides="/lease/") == before
+
+
+def test_version_of_another_date_is_published_by_nobody(job: SliceJob) -> None:
+    one = changed(job, slice_instant="2026-01-31T00:00:00+00:00")
+    other = changed(job, slice_instant="2026-01-31T01:00:00+00:00")
+    staged = stage(one)
+    with pytest.raises(SliceError, match="two runs share one key"):
+        commit_for_people(other, staged.name)
+    assert not Path(job.slice_path).exists()
+    cluster = InProcess()
+    run(other, cluster)
+    assert newest(job).body.get("staged_version") != staged.name
+
+
+def test_version_that_gc_found_too_old_is_not_published_whatever_number_the_table_shows(
+    job: SliceJob,
+) -> None:
+    run(asked(job, "first"))
+    run(asked(job, "second"))
+    shutil.rmtree(metadata(job) / "commits")
+    shutil.rmtree(job.slice_path)
+    staged = stage(job, keep_days=30)
+    age(job, 31)
+    late = get_staged(folders_of(job), staged.name)
+    collect(job)
+    with pytest.raises(StagedVersionError):
+        commit(folders_of(job), job, late)
+    assert versions.newest_version(folders_of(job).metadata) is None
 
 
 def test_version_whose_plan_is_gone_is_not_published(job: SliceJob) -> None:
@@ -340,7 +449,13 @@ def test_staged_version_that_is_not_as_it_was_staged_is_refused(job: SliceJob, f
     [
         ({"table": "/elsewhere/ds=2026-01-31"}, "holds the metadata of /elsewhere"),
         ({"quarantine_folder": "/elsewhere_quarantine/ds=2026-01-31"}, "is not known to be of this table"),
-        ({"report": {"outcome": "published", "counts": {"succeeded": 3}, "tokens": {}}}, "cannot read"),
+        (
+            {"report": {"outcome": "published", "counts": {"succeeded": 30, "quarantined": 0}, "tokens": {}}},
+            "cannot read",
+        ),
+        ({"files": []}, "its files have 0 rows succeeded, and its report says 30"),
+        ({"quarantine_folder": "a\0b"}, "quarantine_folder: String should match"),
+        ({"slice_key": "2026-02-01"}, "is of slice '2026-02-01', and this is '2026-01-31'"),
         ({"format": 99}, "says 'format', which only a commit does"),
         ({"void": True}, "says 'void', which only a commit does"),
     ],
@@ -359,7 +474,7 @@ def test_document_that_nobody_could_show_once_it_is_committed_is_refused(
     assert (run(job, cluster).outcome, cluster.answered) == ("published", 0)
 
 
-def test_document_decides_neither_its_slice_nor_whether_the_table_s_columns_change(job: SliceJob) -> None:
+def test_document_does_not_decide_whether_the_table_s_columns_change(job: SliceJob) -> None:
     other = changed(job, slice_key="2026-02-01")
     run(job)
     run(other)
@@ -367,7 +482,6 @@ def test_document_decides_neither_its_slice_nor_whether_the_table_s_columns_chan
 
     def forge(body: Any) -> None:
         body["columns"] = [["name", "int64", False], ["answer", "int64", True]]
-        body["commit"]["slice_key"] = "2026-02-01"
 
     edit(metadata(job) / document_name(staged.name), forge)
     known = ColumnAgreement.read(table_metadata(folders_of(job))).columns

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from airflow_provider_raydatallm.processor.storage.store import is_scratch
 from tests.chaos import work
 from tests.chaos.children import Child, Children
 from tests.chaos.failpoints import FailPoint
@@ -95,9 +96,9 @@ class Life:
 
     def may_stay(self, name: str) -> bool:
         """Whether that litter may stay. Who repairs what a killed run left, and is killed at it, leaves a
-        lease that only waiting tells from one that is held: it goes with the next work on the slice. A report
-        may be half-written by others, too, at any time."""
-        if name.startswith("reports/_tmp-"):
+        lease that only waiting tells from one that is held: it goes with the next work on the slice. What is
+        half written may be others', at any time, until it is old."""
+        if is_scratch(name):
             return True
         return self.outcome.kills > 1 and re.fullmatch(r"lease/(beat|epoch)-\d+", name) is not None
 

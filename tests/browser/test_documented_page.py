@@ -19,7 +19,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.own_task import CONFIG
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
 from tests.support.in_process import job_of, run_in_process
 from tests.support.looks import serious, sticks_out, take
-from tests.support.slice_index import Run, figures, write_runs
+from tests.support.slice_index import Run, figures, write_runs, write_schedule
 from tests.support.ui_server import UiServer
 
 DAG, TASK = "support_mails", "label_topic"
@@ -61,7 +61,8 @@ def slices(ui: UiServer, tmp_path_factory: pytest.TempPathFactory) -> None:
     runs = [
         Run(
             key(day), "failed" if day in FAILED else "running" if day in RUNNING else "success",
-            run_id=f"scheduled__{key(day)}", at=FIRST + day * dt.timedelta(1, 600),
+            run_id=f"scheduled__{key(day)}", date=FIRST + day * dt.timedelta(1),
+            at=FIRST + day * dt.timedelta(1, 600),
             entry=None if day in FAILED | RUNNING else figures_of(day),
         )
         for day in range(DAYS) if day not in MISSING | {SHOWN}
@@ -69,8 +70,10 @@ def slices(ui: UiServer, tmp_path_factory: pytest.TempPathFactory) -> None:
     entry = shown_slice(tmp_path_factory)
     at = FIRST + SHOWN * dt.timedelta(1, 600)
     with ui.database() as session:
-        run = Run(key(SHOWN), run_id=f"scheduled__{key(SHOWN)}", at=at, entry=entry)
+        date = FIRST + SHOWN * dt.timedelta(1)
+        run = Run(key(SHOWN), run_id=f"scheduled__{key(SHOWN)}", at=at, entry=entry, date=date)
         write_runs(session, DAG, TASK, [*runs, run])
+        write_schedule(session, DAG, TASK, following=FIRST + DAYS * dt.timedelta(1))
 
 
 def shown_slice(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:

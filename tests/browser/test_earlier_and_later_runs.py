@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.support.slice_index import BEGIN, Run, figures, write_runs
+from tests.support.slice_index import BEGIN, Run, figures, write_runs, write_schedule
 from tests.support.ui_server import UiServer
 
 DAG, TASK = "reruns", "ask"
@@ -68,6 +68,7 @@ def test_days_whose_task_never_came_to_its_slice_lead_to_airflow_and_are_not_mis
     ]  # fmt: skip
     with ui.database() as session:
         write_runs(session, DAG, "waits", runs)
+        write_schedule(session, DAG, "waits", following=dt.datetime(2026, 2, 6, tzinfo=dt.UTC))
     page.goto(f"/plugin/ray-llm/dags/{DAG}/tasks/waits")
     words = "its task has not come to the slice"
     expect(page.get_by_role("link", name=f"2026-02-05: Waiting; {words}")).to_be_visible()

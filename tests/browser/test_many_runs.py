@@ -8,7 +8,7 @@ import re
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.support.slice_index import BEGIN, Run, write_runs
+from tests.support.slice_index import BEGIN, Run, write_runs, write_schedule
 from tests.support.ui_server import UiServer
 
 DAG, TASK = "years", "ask"
@@ -20,16 +20,21 @@ def key(day: int) -> str:
     return (BEGIN + day * DAY).date().isoformat()
 
 
+def date_of(day: str) -> dt.datetime:
+    return dt.datetime.fromisoformat(day).replace(tzinfo=dt.UTC)
+
+
 def at(day: int) -> dt.datetime:
     return BEGIN + (day + 1) * DAY
 
 
 @pytest.fixture(scope="module", autouse=True)
 def slices(ui: UiServer) -> None:
-    runs = [Run(key(day), at=at(day)) for day in range(DAYS) if day != GAP]
+    runs = [Run(key(day), at=at(day), date=BEGIN + day * DAY) for day in range(DAYS) if day != GAP]
     again = Run(key(2), run_id="again", at=at(DAYS))
     with ui.database() as session:
         write_runs(session, DAG, TASK, [*runs, again])
+        write_schedule(session, DAG, TASK, following=BEGIN + DAYS * DAY)
 
 
 def test_old_slice_that_runs_again_makes_no_gap_of_those_that_are_not_loaded(
@@ -75,7 +80,8 @@ def test_run_that_failed_before_its_slice_is_not_shown_where_a_run_that_is_not_l
 def test_dialog_stays_and_says_what_it_said_when_the_gap_fills_meanwhile(page: Page, ui: UiServer) -> None:
     days = ["2026-01-01", "2026-01-02", "2026-01-05"]
     with ui.database() as session:
-        write_runs(session, "gap", TASK, [Run(day) for day in days])
+        write_runs(session, "gap", TASK, [Run(day, date=date_of(day)) for day in days])
+        write_schedule(session, "gap", TASK, following=date_of("2026-01-06"))
     page.clock.install()
     details = {"is_paused": False, "is_backfillable": True, "timetable_partitioned": False}
     dates = [{"logical_date": f"2026-01-0{day}T00:00:00Z"} for day in (3, 4)]

@@ -15,12 +15,17 @@ from airflow.models.dag import DagModel
 from airflow.models.dag_version import DagVersion
 from airflow.models.dagbundle import DagBundleModel
 from airflow.models.dagrun import DagRun
+from airflow.models.serialized_dag import SerializedDagModel
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
+from airflow.sdk import DAG, CronDataIntervalTimetable
+from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
 from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, index_key
+from tests.support.arguments import written
 
 BEGIN = dt.datetime(2023, 1, 1, tzinfo=dt.UTC)
 
@@ -96,6 +101,37 @@ def write_runs(session: Session, dag_id: str, task_id: str, runs: Iterable[Run])
          "dag_id": dag_id, "run_id": run.run_id, "value": run.value(), "timestamp": run.at}
         for run in runs if run.has_slice
     ])  # fmt: skip
+    session.commit()
+
+
+def write_schedule(
+    session: Session,
+    dag_id: str,
+    task_id: str,
+    schedule: Any = None,
+    *,
+    following: dt.datetime | None = None,
+    **options: Any,
+) -> None:
+    """Writes a DAG of one task as Airflow has it once it parsed its file.
+
+    :param schedule: by default that of each day in UTC.
+    :param following: the date of the run that the scheduler makes next.
+    :param options: of the DAG.
+    """
+    if schedule is None:
+        schedule = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
+    arguments = written(model_source="m", prompt="{a}", input_path="/in", output_path="/out")
+    with DAG(dag_id, schedule=schedule, **{"start_date": BEGIN, "catchup": False, **options}) as dag:
+        RayLLMBatchOperator(task_id=task_id, **arguments)
+    session.execute(delete(SerializedDagModel).where(SerializedDagModel.dag_id == dag_id))
+    version = write_dag(session, dag_id)
+    row = SerializedDagModel(LazyDeserializedDAG(data=DagSerialization.to_dict(dag)))
+    row.dag_version_id = version
+    session.add(row)
+    known = session.get(DagModel, dag_id)
+    assert known is not None
+    known.next_dagrun, known.is_paused = following, False
     session.commit()
 
 

@@ -14,21 +14,19 @@ from airflow.models.backfill import Backfill
 from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.serialized_dag import SerializedDagModel
-from airflow.sdk import DAG, CronDataIntervalTimetable, CronPartitionTimetable
-from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
+from airflow.sdk import Asset, CronDataIntervalTimetable, CronPartitionTimetable
 from fastapi.testclient import TestClient
 from sqlalchemy import delete
 from sqlalchemy.orm import Session, sessionmaker
 
-from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.page import dates_without_run
 from airflow_provider_raydatallm.task.expected_slices import ExpectedSlices
-from tests.support.arguments import written
-from tests.support.slice_index import Run, clean_runs, keep_runs, write_dag, write_runs
+from tests.support.slice_index import Run, clean_runs, keep_runs, write_runs, write_schedule
 
 ClientOf = Callable[[str | None], TestClient]
 
 DAY = dt.timedelta(days=1)
+DAILY = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
 _names = itertools.count()
 
 
@@ -39,20 +37,11 @@ def march(day: int) -> dt.datetime:
 class Table:
     """A daily task as Airflow's database has it; `bob` may read it."""
 
-    def __init__(self, session: Session, client: Any, schedule: Any = "0 0 * * *", **given: Any) -> None:
+    def __init__(self, session: Session, client: Any, schedule: Any = DAILY, **given: Any) -> None:
         self.session, self.client, self.task = session, client, f"daily_{next(_names)}"
-        options = {"start_date": march(1), "catchup": False, **given}
-        arguments = written(model_source="m", prompt="{a}", input_path="/in", output_path="/out")
-        with DAG("photos", schedule=schedule, **options) as dag:
-            RayLLMBatchOperator(task_id=self.task, **arguments)
         clean_runs(session, "photos")
-        for model in (SerializedDagModel, Backfill):
-            session.execute(delete(model))
-        version = write_dag(session, "photos")
-        row = SerializedDagModel(LazyDeserializedDAG(data=DagSerialization.to_dict(dag)))
-        row.dag_version_id = version
-        session.add(row)
-        self.next_is(None)
+        session.execute(delete(Backfill))
+        write_schedule(session, "photos", self.task, schedule, **{"start_date": march(1), **given})
 
     def next_is(self, date: dt.datetime | None, *, is_paused: bool = False) -> None:
         dag = self.session.get(DagModel, "photos")
@@ -128,8 +117,7 @@ def test_with_catch_up_it_is_asked_from_its_start_to_its_end(session: Session, c
 
 def test_date_that_is_not_due_is_not_missing(session: Session, client_of: ClientOf) -> None:
     today = dt.datetime.now(dt.UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    schedule = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
-    table = Table(session, client_of("bob"), schedule, start_date=today - 3 * DAY, catchup=True)
+    table = Table(session, client_of("bob"), start_date=today - 3 * DAY, catchup=True)
     table.next_is(today + 5 * DAY)
     session.add(Backfill(dag_id="photos", from_date=today, to_date=today + 5 * DAY))
     session.commit()
@@ -166,7 +154,7 @@ def test_partitions_are_named_and_dated_as_airflow_s_backfill_takes_them(
     assert dates == [march(3), march(1)]
 
 
-@pytest.mark.parametrize("schedule", [None, "@once"])
+@pytest.mark.parametrize("schedule", [Asset("table"), "@once"])
 def test_without_a_schedule_nothing_is_missing(session: Session, client_of: ClientOf, schedule: Any) -> None:
     table = Table(session, client_of("bob"), schedule)
     table.ran(1, 3)

@@ -226,7 +226,7 @@ class VersionBuild:
             self.before_commit()
         lease.check()
         try:
-            version = commit(self.folders, self.job, staged, known, lease.epoch)
+            version = commit(self.folders, self.job, staged, known, lease)
         except SupersededError as e:
             if not staged.is_held:
                 discard(self.folders, staged)

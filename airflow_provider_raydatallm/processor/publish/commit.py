@@ -34,6 +34,7 @@ from airflow_provider_raydatallm.processor.store.column_agreement import (
     table_metadata,
 )
 from airflow_provider_raydatallm.processor.store.file_names import PLANS, STAGED, renumbered_file
+from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
@@ -199,13 +200,13 @@ def commit(
     job: SliceJob,
     staged: StagedVersion,
     known: ColumnAgreement | None = None,
-    epoch: int = 0,
+    lease: Lease | None = None,
 ) -> Version:
     """Publishes a staged version and has the table show it.
 
     :param job: says of which slice it is, and whether the table's columns may change with it: a document that
         others can write decides neither.
-    :param epoch: of the lease of the run that publishes it: the next one's is higher.
+    :param lease: of the run that publishes it; None for a command.
     :param known: the table's columns, as a process knows them that has just staged this version.
     :raises PublishedByOthersError: when somebody else published it.
     :raises SupersededError: when another version was published since it was staged.
@@ -215,12 +216,12 @@ def commit(
         _check_slice_of(job, staged)
         _check_files(folders, staged)
     _confirm_columns(folders, job, staged, known)
-    version = _put(folders, staged, staged.number, epoch) if known is not None else None
+    version = _put(folders, staged, staged.number, lease) if known is not None else None
     others = None
     while version is None and others is None:
         decided = _decide(folders, staged)
         if isinstance(decided, int):
-            version = _put(folders, staged, decided, epoch)
+            version = _put(folders, staged, decided, lease)
         else:
             others = decided
     reconcile(folders)
@@ -326,7 +327,7 @@ def _create(folders: SliceFolders, number: int, body: Mapping[str, object]) -> V
     return Version(number, decided) if versions.create_commit(folders.metadata, number, decided) else None
 
 
-def _put(folders: SliceFolders, staged: StagedVersion, number: int, epoch: int) -> Version | None:
+def _put(folders: SliceFolders, staged: StagedVersion, number: int, lease: Lease | None) -> Version | None:
     """Commits it under a number. Returns None when that is taken.
 
     :raises UnusableError: when its files or its document are gone.
@@ -335,8 +336,10 @@ def _put(folders: SliceFolders, staged: StagedVersion, number: int, epoch: int) 
     # After the number was chosen: who discards it uses the open number up after that.
     if number != staged.number and read_staged(folders, staged.name) is None:
         raise UnusableError(f"{staged.name} of {folders.table.url} was discarded meanwhile")
-    epoch = max(epoch, staged.version.epoch)
-    return _create(folders, number, {**body, "epoch": epoch, "staged_version": staged.name})
+    own: dict[str, object] = {"staged_version": staged.name}
+    if lease is not None:  # the next run's epoch is higher, and what this one leaves is known by its name
+        own |= {"epoch": max(lease.epoch, staged.version.epoch), "run": lease.name}
+    return _create(folders, number, {**body, **own})
 
 
 def _decide(folders: SliceFolders, staged: StagedVersion) -> Version | int:

@@ -96,11 +96,13 @@ class Life:
 
     def may_stay(self, name: str) -> bool:
         """Whether that litter may stay. Who repairs what a killed run left, and is killed at it, leaves a
-        lease that only waiting tells from one that is held: it goes with the next work on the slice. What is
-        half written may be others', at any time, until it is old."""
+        lease that only waiting tells from one that is held, and what it was to remove: that goes with the
+        next work on the slice, or by gc. What is half written may be others', at any time, until it is old."""
         if is_scratch(name):
             return True
-        return self.outcome.kills > 1 and re.fullmatch(r"lease/(beat|epoch)-\d+", name) is not None
+        return (
+            self.outcome.kills > 1 and re.fullmatch(r"lease/(beat|epoch)-\d+|checkpoint/.+", name) is not None
+        )
 
     def how(self, *points: FailPoint, **given: Any) -> How:
         return How(**{"points": points, "flush_every": self.flush_every, "sabotage": self.sabotage, **given})

@@ -12,6 +12,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import (
     sample_rows,
@@ -40,8 +41,9 @@ class RunPlan:
 
     job: SliceJob
     cluster: facts.ClusterFacts | None
-    #: None when there is nothing to do.
+    #: None when there is nothing to do: what is published, or that there are no rows.
     plan: Plan | None = None
+    report: Report | None = None
     missing_rows: int = 0
     engine: facts.EnginePlan | None = None
     spread: sizes.TaskSpread | None = None
@@ -71,10 +73,10 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
         is a finding instead.
     """
     check_output_is_outside(job)
-    build, _ = inspect_slice(job, SliceFolders.open(job.paths), read_only=True)
+    build, report = inspect_slice(job, SliceFolders.open(job.paths), read_only=True)
     rows = build.load_state().rows_missing if build is not None else 0
     if build is None or build.inference is None or not rows:
-        return RunPlan(job, cluster, build.plan if build is not None else None)
+        return RunPlan(job, cluster, build.plan if build is not None else None, report=report)
     engine = build.inference.engine
     past = newest_throughput(job)
     engine.choose_sizes(facts.SizingInputs(cluster, _token_lengths(build), past))
@@ -87,7 +89,7 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
     model = model_config.read_model_config(job.model_source, engine_plan.engine_kwargs)
     findings = preflight_findings(engine_plan, rows, cluster)
     findings += check_request(build.inference.builder.columns, rows)
-    return RunPlan(job, cluster, build.plan, rows, engine_plan, spread, model, past, findings)
+    return RunPlan(job, cluster, build.plan, None, rows, engine_plan, spread, model, past, findings)
 
 
 def _token_lengths(build: VersionBuild) -> facts.TokenLengthSample | None:
@@ -107,7 +109,7 @@ def as_table(run: RunPlan, gpu_hour_price: float | None = None) -> str:
     lines: list[Line] = [("slice", f"{run.job.slice_key} -> {run.job.slice_path}")]
     plan = run.plan
     if plan is None:
-        return _align([*lines, ("to do", "nothing: it is published, or there are no rows")])
+        return _align([*lines, ("to do", _nothing(run.report))])
     lines.append(("rows", f"{plan.rows:,} in {len(plan.units):,} unit(s) of {plan.files:,} file(s)"))
     finished = plan.rows - run.missing_rows
     lines.append(
@@ -123,6 +125,17 @@ def as_table(run: RunPlan, gpu_hour_price: float | None = None) -> str:
         lines.append(("cluster", "none can be reached from here: its resources are not checked"))
     lines += [(f.severity, str(f)) for f in run.findings] or [("checks", "no problems found")]
     return _align(lines)
+
+
+def _nothing(report: Report | None) -> str:
+    if report is None or report.published_version is None:
+        return "nothing: the slice has no rows"
+    counts = report.counts
+    failed = f", {counts.quarantined:,} in quarantine" if counts.quarantined else ""
+    return (
+        f"nothing: version {report.published_version} is published, of this configuration and input: "
+        f"{counts.succeeded:,} rows{failed}"
+    )
 
 
 def _engine_lines(engine: facts.EnginePlan, run: RunPlan) -> Iterator[Line]:
@@ -165,11 +178,12 @@ def _time_lines(run: RunPlan, gpu_hour_price: float | None) -> Iterator[Line]:
 
 def as_json(run: RunPlan, gpu_hour_price: float | None = None) -> dict[str, Any]:
     """For programs."""
-    plan, engine, model = run.plan, run.engine, run.model
+    plan, engine, model, report = run.plan, run.engine, run.model, run.report
     return {
         "slice_key": run.job.slice_key,
         "output_path": run.job.slice_path,
-        "rows": plan.rows if plan is not None else 0,
+        "rows": plan.rows if plan is not None else report.counts.planned if report is not None else 0,
+        "published_version": report.published_version if report is not None else None,
         "units": len(plan.units) if plan is not None else 0,
         "to_answer": run.missing_rows,
         "needs": asdict(engine.resources) if engine is not None else None,

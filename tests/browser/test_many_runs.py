@@ -68,7 +68,7 @@ def test_run_that_failed_before_its_slice_is_not_shown_where_a_run_that_is_not_l
                 state="failed" if day == 5 else "success") for day in range(DAYS)]  # fmt: skip
     with ui.database() as session:
         write_runs(session, "failures", "fails", [*runs, Run(key(5), run_id="by-hand", at=at(6))])
-    page.goto(f"/plugin/ray-llm/dags/failures/tasks/fails")
+    page.goto("/plugin/ray-llm/dags/failures/tasks/fails")
     expect(page.get_by_text(f"400 of {DAYS} runs are loaded")).to_be_visible()
     expect(page.get_by_text("Published 400")).to_be_visible()
     expect(page.get_by_text(re.compile(r"^Failed \d"))).to_have_count(0)

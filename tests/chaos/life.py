@@ -97,7 +97,7 @@ class Life:
     def may_stay(self, name: str) -> bool:
         """Whether that litter may stay. Who repairs what a killed run left, and is killed at it, leaves a
         lease that only waiting tells from one that is held, and what it was to remove: that goes with the
-        next work on the slice, or by gc. What is half written may be others', at any time, until it is old."""
+        next work on the slice, or by gc. What is half written may be others', until it is old."""
         if is_scratch(name):
             return True
         return (

@@ -119,8 +119,10 @@ def test_what_the_users_code_prints_is_not_in_the_result(
 def test_published_slice_has_nothing_to_do(job: SliceJob) -> None:
     stub = changed(job, engine="tests.support.stub_engine:StubEngine")
     run_in_process(stub, InProcess(batch=1000))
-    assert "to do  nothing: it is published" in as_table(plan_run(stub, None))
-    assert as_json(plan_run(stub, None))["to_answer"] == 0
+    said = "to do  nothing: version 1 is published, of this configuration and input: 10,000 rows"
+    assert said in as_table(plan_run(stub, None))
+    printed = as_json(plan_run(stub, None))
+    assert (printed["rows"], printed["to_answer"], printed["published_version"]) == (10_000, 0, 1)
 
 
 def test_engine_is_chosen_by_what_the_job_needs(job: SliceJob) -> None:

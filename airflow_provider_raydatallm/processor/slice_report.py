@@ -73,6 +73,7 @@ def published_report(
         could_use_fp8=engine is not None and _could_use_fp8(engine),
         repeated_share=engine.repeated_share if engine is not None and not speculates else None,
         sizes=engine.sizes if engine is not None else None,
+        labels=totals.labels,
     )
     return slice_report(
         job,

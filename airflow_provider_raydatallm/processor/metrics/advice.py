@@ -6,8 +6,9 @@ run give advice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 from airflow_provider_raydatallm.contract.result.report import Advice, Balance, Counts, Seconds, Utilisation
 from airflow_provider_raydatallm.processor.sizing.facts import Sizes
@@ -28,6 +29,9 @@ _MAX_IMBALANCE = 1.2
 _TRUNCATED = 0.01
 #: Start time over inference time.
 _LONG_START = 3.0
+#: Share of the answers that one label has, of so many at least: few tables have such a share.
+_ONE_LABEL = 0.95
+_MIN_LABELLED = 50
 
 
 #: What to change, by the task.
@@ -50,7 +54,7 @@ class RunFacts:
     worker_busy: mean share of the time in which a worker had requests. too_long_rows: rows whose prompt the
     engine refused for its length. late_s: seconds after finish_by. could_use_fp8: whether the model is not
     quantized, and the GPUs have fp8. repeated_share: of the answers' tokens, those that stand in their
-    prompts, where the engine does not speculate on that.
+    prompts, where the engine does not speculate on that. labels: how many answers have each.
     """
 
     counts: Counts
@@ -64,12 +68,13 @@ class RunFacts:
     could_use_fp8: bool = False
     repeated_share: float | None = None
     sizes: Sizes | None = None
+    labels: Mapping[str, int] = field(default_factory=dict)
 
 
 def advise(run: RunFacts) -> tuple[Advice, ...]:
     checks = (
         _check_gpu, _check_fp8, _check_repetition, _check_balance, _check_lengths, _check_start,
-        _check_lateness,
+        _check_lateness, _check_labels,
     )  # fmt: skip
     return tuple(advice for check in checks for advice in check(run))
 
@@ -172,3 +177,17 @@ def _check_lateness(run: RunFacts) -> Iterator[Advice]:
             change += f", with engine.batch_size {size}, so that each keeps as many batches"
     evidence = f"the slice was finished {run.late_s:,.0f} s after finish_by"
     yield Advice(code="finished_late", evidence=evidence, change=change)
+
+
+def _check_labels(run: RunFacts) -> Iterator[Advice]:
+    answers = sum(run.labels.values())
+    if answers < _MIN_LABELLED:
+        return
+    label, rows = max(run.labels.items(), key=itemgetter(1))
+    if rows / answers >= _ONE_LABEL:
+        yield Advice(
+            code="one_label",
+            evidence=f"{rows:,} of {answers:,} answers ({rows / answers:.0%}) are {label!r}",
+            change="look at some of them (airflow-ray-llm sample), and say in the prompt when another label "
+            "is right, if that is not what the table holds",
+        )

@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.publish.published import (
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
-from tests.support.slice_files import answers, metadata, parts
+from tests.support.slice_files import answers, metadata, newest, parts
 
 
 @pytest.fixture(autouse=True)
@@ -63,10 +63,11 @@ def test_lease_that_a_dead_publisher_left_is_removed_by_the_next_run(job: SliceJ
     run(job)
     leases = metadata(job) / "lease"
     leases.mkdir()
-    for name in ("epoch-000001", "beat-000001"):
-        (leases / name).write_text("{}")
-    assert run(job).outcome == "unchanged"
-    assert not leases.exists()
+    for holder in ("a run that lives", newest(job).body["run"]):
+        for name in ("epoch-000001", "beat-000001"):
+            (leases / name).write_text(json.dumps({"holder": holder}))
+        assert run(job).outcome == "unchanged"
+        assert leases.exists() == (holder == "a run that lives")
 
 
 def test_forced_run_answers_a_finished_slice_again(job: SliceJob) -> None:

@@ -22,6 +22,11 @@ def test_healthy_run_gets_no_advice() -> None:
     assert advise(RunFacts(**HEALTHY)) == ()
 
 
+@pytest.mark.parametrize("labels", [{}, {"good": 49}, {"good": 94, "bad": 6}])
+def test_few_answers_or_several_labels_give_no_advice(labels: dict[str, int]) -> None:
+    assert advise(RunFacts(**HEALTHY, labels=labels)) == ()
+
+
 def test_unmeasured_run_gets_no_advice() -> None:
     assert advise(RunFacts(Counts(planned=10, succeeded=10))) == ()
 
@@ -41,6 +46,7 @@ def test_unmeasured_run_gets_no_advice() -> None:
             {"repeated_share": 0.72}, "answers_repeat_prompts", "72% of the answers' tokens",
             "speculative_config to 'ngram'",
         ),
+        ({"labels": {"good": 98, "bad": 2}}, "one_label", "98 of 100 answers (98%) are 'good'", "sample"),
         ({"could_use_fp8": True}, "fp8_would_help", "busy 93% of 600 s", "set quantization to 'fp8'"),
         (
             {"balance": Balance(workers=4, max_over_mean=1.5)},

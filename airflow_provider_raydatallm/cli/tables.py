@@ -87,9 +87,11 @@ def _run(command: Command, args: argparse.Namespace) -> int:
 
 def _slices(args: argparse.Namespace) -> int:
     states = _read_table(args)
+    if not states:
+        raise FileNotFoundError(_no_slice(args))
     if args.json:
         print_json([_as_json(state) for state in states])
-    elif states:
+    else:
         rows = [("slice", "state", "rows", "quarantined", "rows/s", "tokens", "version", "published")]
         say(*_as_table([*rows, *map(_state_cells, states)]))
     return 0
@@ -252,8 +254,6 @@ def _read_table(args: argparse.Namespace, only: Container[str] | None = None) ->
         for state in read_states(wanted):
             states.append(state)
             waiting.text = f"reading {args.output}: {len(states):,} of {len(wanted):,} slices"
-    if not slices:
-        complain(_no_slice(args))
     return states
 
 
@@ -313,8 +313,11 @@ def _no_run(args: argparse.Namespace, key: str) -> FileNotFoundError:
 
 
 def _no_slice(args: argparse.Namespace) -> str:
-    metadata = f" and {args.metadata_path} its publish.metadata_path" if args.metadata_path else ""
-    return f"no slice of {args.output} ever had a run: is this the task's output_path{metadata}?"
+    metadata = f", or {args.metadata_path} not its publish.metadata_path" if args.metadata_path else ""
+    return (
+        f"no run left anything in {args.output}: none came to its rows, or it is not the task's "
+        f"output_path{metadata}"
+    )
 
 
 def _row_count(text: str) -> int:

@@ -59,7 +59,7 @@ def forged(tmp_path: Path) -> SliceJob:
     for number, name in enumerate(staged_names(store)):
         path = store.path(document_name(name))
         document = json.loads(Path(path).read_text())["body"]
-        commit = {**document["commit"], **said(document["commit"], number)}
+        commit = {**document["commit"], **said(document["commit"], number), "slice_key": job.slice_key}
         del commit["published_at"]  # which only a commit says
         table = {"table": f"/elsewhere/{TEXT}"} if number else {}
         forge(path, {**document, "staged_at": TEXT, "commit": commit, **table})
@@ -89,7 +89,7 @@ def test_versions_lists_what_says_little(forged: SliceJob, tmp_path: Path, capsy
     lines = capsys.readouterr().out.splitlines()
     assert [line.partition("  ")[0] for line in lines[:3]] == ["3", "2", "1"]
     assert "- rows, - quarantined" in lines[0]
-    assert "whose reports this one cannot read" in lines[3]
+    assert "its files have 1 rows succeeded, and its report says None" in lines[3]
 
 
 def said(body: dict[str, Any], number: int) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from airflow_provider_raydatallm.processor.input.file_types import ScannedFile, 
 from airflow_provider_raydatallm.processor.input.folders import check_folders, check_rows_in_folder
 from airflow_provider_raydatallm.processor.input.formats.base import FileScan, PlannedFile
 from airflow_provider_raydatallm.processor.input.formats.options import ReadOptions
-from airflow_provider_raydatallm.processor.input.formats.registry import FORMATS, find_format
+from airflow_provider_raydatallm.processor.input.formats.registry import FORMATS, FoundFormat, find_format
 from airflow_provider_raydatallm.processor.input.listing import (
     InputFile,
     Listing,
@@ -146,9 +146,9 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
     """
     listing = listing or list_input(job)
     fmt = job.source.format
-    name = find_format(f.path for f in listing.files) if fmt == "auto" else fmt
-    options = ReadOptions.of(job)
-    reader = FORMATS[name](open_fs(job.resolved_input_path)[0], options)
+    found = find_format(f.path for f in listing.files) if fmt == "auto" else FoundFormat(fmt)
+    options = ReadOptions.of(job, found.csv)
+    reader = FORMATS[found.name](open_fs(job.resolved_input_path)[0], options)
     listed = [f for f in listing.files if f.size or not reader.may_be_empty]
     check_folders(job, listed)
     with ThreadPoolExecutor(1 if reader.scans_all else STORAGE_THREADS) as pool:
@@ -175,7 +175,7 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
         files,
         Plan(
             url=job.resolved_input_path,
-            format=name,
+            format=found.name,
             options=options,
             source_schema=pa.schema([*types.schema, *unknown]),
             schema=published_types(columns, known, types),

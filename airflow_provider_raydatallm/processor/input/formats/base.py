@@ -103,8 +103,8 @@ class FileFormat(ABC):
     position_sizes: ClassVar[tuple[int, ...]]
     #: Of its files, in lower case; that of a compression may follow.
     extensions: ClassVar[tuple[str, ...]]
-    #: Extensions of files that it reads only with options: what such a file is, and which to set.
-    extensions_with_options: ClassVar[Mapping[str, Refusal]] = {}
+    #: Other extensions, and the options of `source.csv` that they stand for.
+    csv_by_extension: ClassVar[Mapping[str, Mapping[str, str]]] = {}
     #: Whether a file of no bytes has no rows. Else it is damaged.
     may_be_empty: ClassVar[bool] = False
     #: Whether a scan parses the whole file, so that several at once gain nothing. Else it mostly waits.

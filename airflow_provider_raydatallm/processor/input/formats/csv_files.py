@@ -26,7 +26,6 @@ from airflow_provider_raydatallm.processor.input.formats.text import (
     ColumnTypes,
     TextFormat,
 )
-from airflow_provider_raydatallm.processor.input.problems import Refusal
 from airflow_provider_raydatallm.processor.input.types.convert import conform
 from airflow_provider_raydatallm.processor.input.types.declared import parse_path
 from airflow_provider_raydatallm.processor.input.types.lossless import holds_number
@@ -43,17 +42,14 @@ _CONVERSION = re.compile(r"CSV conversion error to ([^:]+): ")
 _SEPARATOR = re.compile(rb'\s*"?sep=(.)"?\r?\n', re.IGNORECASE)
 
 
-_TABS = Refusal(
-    "holds columns between tabs, to go by its extension",
-    "Set source.format='csv' and source.csv={'delimiter': '\\t'}",
-)
+_TABS = {"delimiter": "\t"}
 
 
 class CsvFormat(TextFormat):
     name = "csv"
     title = "CSV"
     extensions = (".csv",)
-    extensions_with_options = {".tsv": _TABS, ".tab": _TABS}
+    csv_by_extension = {".tsv": _TABS, ".tab": _TABS}
     _row_in_message = re.compile(r"Row #(\d+)")
 
     @property

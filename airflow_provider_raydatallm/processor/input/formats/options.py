@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -31,12 +32,15 @@ class ReadOptions:
     replaces_invalid_text: bool = False
 
     @classmethod
-    def of(cls, job: SliceJob) -> ReadOptions:
-        """:raises SliceError: for a declared type that there is not."""
+    def of(cls, job: SliceJob, csv: Mapping[str, str] = MappingProxyType({})) -> ReadOptions:
+        """
+        :param csv: options of CSV files that hold where the job sets none.
+        :raises SliceError: for a declared type that there is not.
+        """
         return cls(
             columns=_wanted_columns(job),
             types={path: parse_type(path, text) for path, text in job.source.column_types.items()},
-            csv=job.source.csv,
+            csv=CsvOptions(**{**csv, **job.source.csv.model_dump(exclude_defaults=True)}),
             encoding=job.source.encoding,
             replaces_invalid_text=job.source.on_invalid_text == "replace",
         )

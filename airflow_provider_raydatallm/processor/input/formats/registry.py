@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Place
@@ -27,40 +28,50 @@ _OTHERS = {
 }  # fmt: skip
 
 
-def find_format(paths: Iterable[str]) -> FormatName:
+@dataclass(frozen=True)
+class FoundFormat:
+    """:ivar csv: options of `source.csv` that the files' extension stands for."""
+
+    name: FormatName
+    csv: Mapping[str, str] = field(default_factory=dict)
+
+
+def find_format(paths: Iterable[str]) -> FoundFormat:
     """Returns the format of a slice's files, by their extensions.
 
     :raises SliceError: for files of several formats, and for an unknown extension, with what to do.
     """
-    by_format: dict[FormatName, str] = {}
+    found: list[FoundFormat] = []
+    examples: list[str] = []
     for path in paths:
-        by_format.setdefault(_format_of(path), path)
-    if len(by_format) > 1:
+        if (one := _format_of(path)) not in found:
+            found.append(one)
+            examples.append(path)
+    if len(found) > 1:
         raise SliceError(
-            f"input_path matches files of several formats: {', '.join(by_format.values())}",
+            f"input_path matches files of several formats: {', '.join(examples)}",
             kind="input",
             advice="Narrow it",
         )
-    return next(iter(by_format), next(iter(FORMATS)))
+    return found[0] if found else FoundFormat(next(iter(FORMATS)))
 
 
-def _format_of(path: str) -> FormatName:
+def _format_of(path: str) -> FoundFormat:
     name = path.lower()
     for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
     extension = os.path.splitext(name)[1]
     for one in FORMATS.values():
         if name.endswith(one.extensions):
-            return one.name
+            return FoundFormat(one.name)
+        if extension in one.csv_by_extension:
+            return FoundFormat(one.name, one.csv_by_extension[extension])
     why, advice = _unread(extension)
     raise SliceError(f"{path} {why}", kind="input", advice=advice, place=Place(file=path))
 
 
 def _unread(extension: str) -> Refusal:
     """Why files of an extension are not read as they are, and what to do."""
-    for one in FORMATS.values():
-        if extension in one.extensions_with_options:
-            return one.extensions_with_options[extension]
     if extension in _OTHERS:
         titles = _either([one.title for one in FORMATS.values()])
         return Refusal(f"is {_OTHERS[extension]}, which is not read", f"Write the input as {titles}")

@@ -214,6 +214,7 @@ class VersionBuild:
                     raise NumberTakenError(f"another run published {self.folders.table.url} meanwhile")
                 if meter is None:
                     meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing)
+                    reporter.latest = meter.progress
                 run = _Run(self, lease, cluster, meter, reporter)
                 try:
                     return run.stage(run.infer(state), keep_days)
@@ -317,8 +318,7 @@ class _Run:
     def infer(self, state: CheckpointState) -> CheckpointState:
         """Runs inference until every row has its answer or has failed for good."""
         build = self.build
-        build.check_quarantine(state)
-        self._count_failures(state)
+        self._check_failures(state)
         limit_raised = False
         while not state.is_finished:
             self.reporter.report({"step": "start", **self.meter.progress()})
@@ -327,8 +327,7 @@ class _Run:
             state.release_ledger()  # inference takes hours, and the ledger is read again after it
             self._infer_once(state, limit_raised)
             state = build.load_state(self.lease)
-            build.check_quarantine(state)
-            self._count_failures(state)
+            self._check_failures(state)
             is_stuck = not state.is_finished and state.ledger.fragments <= fragments
             if is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
                 raise NumberTakenError(f"another run, or gc, changed {build.folders.table.url} meanwhile")
@@ -360,7 +359,7 @@ class _Run:
                 after = self.build.load_state(self.lease)
                 if len(after.ledger.failures) == len(before.ledger.failures):
                     raise  # no row was the reason
-                self.build.check_quarantine(after)
+                self._check_failures(after)
                 missing, invalid, limit_raised = after.missing, after.invalid, False
 
     def _isolate(self, suspects: MissingRows, invalid: Fragments) -> None:
@@ -436,11 +435,13 @@ class _Run:
         try:
             self.cluster.run_inference(run, on_update)
         except SliceError:
-            build.check_quarantine(build.load_state(self.lease))  # says more about rows that failed
+            self._check_failures(build.load_state(self.lease))  # says more about rows that failed
             raise
 
-    def _count_failures(self, state: CheckpointState) -> None:
+    def _check_failures(self, state: CheckpointState) -> None:
+        """:raises SliceError: when more rows failed than the slice may lose."""
         self.meter.failed_rows, self.meter.invalid_rows = state.rows_quarantined, state.rows_invalid
+        self.build.check_quarantine(state)
 
     def _check_lease(self) -> None:
         if self.lease.lost:

@@ -49,6 +49,8 @@ class ProgressReporter:
         self._progress: dict[str, Any] = {}
         self._details: dict[str, Any] = {}
         self._warned: set[str] = set()
+        #: What it is at this moment, once rows are counted.
+        self.latest: Callable[[], dict[str, Any]] | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ray-llm-progress", daemon=True)
         self._thread.start()
@@ -61,6 +63,8 @@ class ProgressReporter:
     ) -> None:
         self.close()
         if error is not None:
+            if self.latest is not None:
+                self._progress = {**self._progress, **self.latest()}
             failure = replace(root_error(error, process_log), counts=_counts(self._progress))
             with contextlib.suppress(Exception):  # for whoever reports it, and need not read the log again
                 error.failure, error.log = failure, None  # type: ignore[attr-defined]

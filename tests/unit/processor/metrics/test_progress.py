@@ -97,6 +97,17 @@ def test_progress_is_up_to_date_during_a_run_and_gone_after_publishing(job: Slic
     assert not file_of(job).exists()
 
 
+def test_slice_with_too_many_failed_rows_has_their_number_beside_the_error(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["fail"] * 20 + ["a"] * 10}), tmp_path / "rows.parquet")
+    job = job_of(
+        input_path=f"{tmp_path}/rows.parquet", output_path=f"{tmp_path}/other", quality__max_quarantine=0.1
+    )
+    with pytest.raises(SliceError, match="20 of 30 rows failed") as raised:
+        run_slice(job, lambda progress: None, InProcess())
+    counts = raised.value.failure.counts
+    assert (counts["planned"], counts["finished"], counts["failed"]) == (30, 30, 20)
+
+
 def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
     job: SliceJob, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -137,7 +137,8 @@ def _stage(args: argparse.Namespace) -> int:
         return 0
     report = staged.to_report(job.slice_path)
     if args.json:
-        said = {"staged": staged.name, "follows": staged.follows, "report": report.model_dump(mode="json")}
+        figures = report.model_dump(mode="json", exclude={"outcome", "published_version"})
+        said = {"staged": staged.name, "follows": staged.follows, "report": figures}
         print_json(said, indent=2)
         return 0
     counts = report.counts

@@ -15,6 +15,7 @@ from typing import ClassVar
 
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowTaskTimeout
 
+from airflow_provider_raydatallm.contract.result.errors import text_of
 from airflow_provider_raydatallm.contract.result.failure import Failure, Kind
 from airflow_provider_raydatallm.contract.result.failure_patterns import first_line
 
@@ -132,11 +133,9 @@ def with_failure(error: BaseException, failure: Failure) -> BaseException:
 
 def failure_of(error: BaseException) -> Failure:
     """Returns the record that an exception carries; of one without, what its class and its text say."""
-    name, text = type(error).__name__, ""
+    name, text = type(error).__name__, text_of(error)
     with contextlib.suppress(Exception):  # its own code may raise anything
         if isinstance(failure := getattr(error, "failure", None), Failure):
             return failure
-    with contextlib.suppress(Exception):
-        text = str(error)
     kind: Kind = "timeout" if isinstance(error, AirflowTaskTimeout) else "transient"
     return Failure(kind, first_line(f"{name}: {text}" if text else name), cause=f"{name}: {text}")

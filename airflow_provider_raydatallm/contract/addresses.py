@@ -17,6 +17,8 @@ SCHEMES = ("file", "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az")
 _AZURE = ("abfs", "abfss", "az")  # container@account is how these name a folder
 #: Schemes of the same storage.
 _ALIASES = {"s3a": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
+#: Of a name on the file systems of Linux and macOS.
+_NAME_BYTES = 255
 _DISK = re.compile(r"^(file|local):(//)?")
 _FIELD = re.compile(r"\{[^{}/]*\}")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/]*)")
@@ -29,6 +31,8 @@ def check_address(address: str) -> str:
 
     :raises ValueError: for all else, without the address: it may hold a secret.
     """
+    if "\0" in address:
+        raise ValueError("addresses with a NUL character are not accepted: give one without")
     if "::" in address or address.startswith("data:"):
         raise ValueError("chained addresses (a::b) and data: are not accepted: give a path or one address")
     if ".." in re.split(r"[/\\]", address):
@@ -67,6 +71,16 @@ def check_absolute(name: str, address: str) -> None:
         raise ValueError(
             f"{name} {address[:200]!r} is relative, and Airflow and the cluster run in folders of their own: "
             "give a path that begins with /, or an address such as s3://bucket/table"
+        )
+
+
+def check_name_lengths(address: str) -> None:
+    """:raises ValueError: for a folder with a longer name than disks have."""
+    names = () if "://" in canonical(address) else canonical(address).split("/")
+    if (longest := max((len(name.encode(errors="replace")) for name in names), default=0)) > _NAME_BYTES:
+        raise ValueError(
+            f"the folder {address[:200]!r} has a name of {longest:,} bytes, and disks have names of at most "
+            f"{_NAME_BYTES}: give shorter ones"
         )
 
 

@@ -228,9 +228,14 @@ class RayHook(BaseHook):
         """:raises RayConnectionError: at once, when the cluster is bound to another machine."""
         self._cluster.check_machine()
 
+    @property
+    def ends_when_released(self) -> bool:
+        """Whether there is a cluster to release."""
+        return bool(self._identity) and self._cluster.ends_when_released
+
     def release(self) -> None:
         """Says that the holder does not need the cluster any more, which may end it."""
-        if self._identity and self._cluster.ends_when_released:
+        if self.ends_when_released:
             open_cluster(self._identity, self._read_connection().address).release(self._holder)
 
     @property

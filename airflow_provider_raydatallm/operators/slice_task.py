@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -136,12 +136,15 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
 
         :param event: of `SubmissionTurnTrigger`.
         """
-        # The place comes in the event: `dag.test()` drops what a task keeps for its resume.
-        raise_error_of(event)
-        return self._find_or_submit(context, Turn.from_event(event))
+        return self._find_or_submit(context, event)
 
-    def _find_or_submit(self, context: Context, turn: Turn | None = None) -> dict[str, Any]:
-        with self._start_attempt(context) as tracker:
+    def _find_or_submit(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        event = event or {}
+        # The place comes in the event: `dag.test()` drops what a task keeps for its resume.
+        turn = Turn.from_event(event)
+        acquired = turn.place.cluster if turn is not None else ""
+        with self._start_attempt(context) as tracker, tracker.releasing(acquired):
+            raise_error_of(event)
             job = tracker.submission.job
             self._name_mapped_task(context, job)
             self.record_run(job, ray_job_id=tracker.job.submission_id if tracker.job else None)
@@ -251,7 +254,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         turn = turn or Turn(tracker.queue_place(tracker.submission.job.limits.queue))
         place = turn.place
         defers = self._defers
-        with contextlib.closing(SubmissionGate(place, self.log)) as gate:
+        with contextlib.closing(SubmissionGate(place, self.log, tracker.hook)) as gate:
             if not _run_async(self._unless_killed(gate.enter(has_turn=has_turn, holds=not defers))):
                 from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -10,6 +11,7 @@ from airflow_provider_raydatallm.contract.log.secret_shapes import without_secre
 from airflow_provider_raydatallm.contract.result.counters import COUNTERS, counters_of
 
 _MAX_MESSAGE_CHARS = 2000
+_NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 #: The ledger keeps offsets as 32-bit numbers.
 MAX_UNIT_ROWS = 2**31 - 1
@@ -115,10 +117,11 @@ def one_or_several(texts: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def failed_table(rows: pa.Table, failures: list[tuple[int, str, str]]) -> pa.Table:
-    """The failed rows of a table with row ids: (index, error type, message) each."""
+    """The failed rows of a table with row ids: (index, error type, message) each. Sentences name the types:
+    what is no name, but text of an engine or of a row, is `Other`."""
     ids = rows.select([f.name for f in ROW_ID_FIELDS]).take(pa.array([i for i, _, _ in failures], pa.int64()))
     columns = [ids.column(f.name).cast(f.type) for f in ROW_ID_FIELDS]
-    columns.append(pa.array([storable(kind) for _, kind, _ in failures], pa.string()))
+    columns.append(pa.array([kind if _NAME.fullmatch(kind) else "Other" for _, kind, _ in failures]))
     columns.append(pa.array([storable(message) for _, _, message in failures], pa.string()))
     return pa.Table.from_arrays(columns, schema=pa.schema(FAILED_FIELDS))
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+from airflow_provider_raydatallm.contract.result.errors import text_of
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.failure_patterns import (
     classify,
@@ -37,12 +38,13 @@ def root_error(error: BaseException, log_of: Callable[..., str] = lambda **proce
         if isinstance(failure := getattr(link, "failure", None), Failure):
             return _with_log(failure, getattr(link, "log", None), log_of)
     # Ray puts the traceback of a task, with all that led to it, into its own error's text.
-    texts = [str(link) for link in chain]
+    texts = [text_of(link) for link in chain]
     failure = next(filter(None, map(diagnose, texts)), None) or _diagnose_wrappers(chain, log_of)
     if failure is None:
         # Ray Data raises "from" an exception with an empty message.
-        deepest = next((link for link in reversed(chain) if str(link)), error)
-        failure = classify(one_line(f"{type(deepest).__name__}: {strip_prefixes(str(deepest))}"))
+        deepest = next((link for link in reversed(chain) if text_of(link)), error)
+        words = [type(deepest).__name__, strip_prefixes(text_of(deepest))]
+        failure = classify(one_line(": ".join(filter(None, words))))
     texts = [strip_prefixes(text) for text in texts]
     texts += ["".join(traceback.format_tb(link.__traceback__)) for link in reversed(chain)]
     return replace(failure, frames=next(filter(None, map(find_frames, texts)), ()))
@@ -66,7 +68,7 @@ def _with_log(failure: Failure, process: Mapping[str, Any] | None, log_of: Calla
 
 def _diagnose_wrappers(chain: list[BaseException], log_of: Callable[..., str]) -> Failure | None:
     """Of exceptions that only report another one: from the log that they point to, else the first of them."""
-    lists = (find_exceptions(str(link), wrappers=True) for link in chain)
+    lists = (find_exceptions(text_of(link), wrappers=True) for link in chain)
     wrappers: list[str] = next(filter(None, lists), [])
     if pointers := [w for w in wrappers if _SEE_LOG.search(w)]:
         logs = "\n".join(log_of(actor_id=actor) for actor in _actors(chain))
@@ -89,4 +91,4 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
 def _actors(chain: list[BaseException]) -> list[str]:
     """Ids of the actors that died; else of all actors that the texts mention."""
     dead = [str(actor) for link in chain if (actor := getattr(link, "actor_id", None))]
-    return list(dict.fromkeys(dead or [a for link in chain for a in _ACTOR.findall(str(link))]))
+    return list(dict.fromkeys(dead or [a for link in chain for a in _ACTOR.findall(text_of(link))]))

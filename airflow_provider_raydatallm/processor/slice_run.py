@@ -20,7 +20,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
+from airflow_provider_raydatallm.contract.result.errors import SliceError, loading, log_text
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -357,19 +357,10 @@ def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | N
     if reference is None:
         return None
     module, _, name = reference.partition(":")
-    try:
+    with loading(repr(reference), advice="Ship its code with code_paths"):
         value = importlib.import_module(module)
         for part in name.split("."):
             value = getattr(value, part)
-    except SliceError:
-        raise
-    except Exception as e:  # importing runs the user's module, which may raise anything
-        what = f"{type(e).__name__}: {e}"
-        raise SliceError(
-            f"{reference!r} cannot be loaded on the cluster ({what})",
-            kind="input",
-            advice="Ship its code with code_paths",
-        ) from e
     if not callable(value):
         raise SliceError(f"{reference!r} is not a function", kind="input")
     return value

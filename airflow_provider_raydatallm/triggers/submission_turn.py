@@ -35,4 +35,4 @@ class SubmissionTurnTrigger(TaskTrigger):
             await asyncio.to_thread(RayHook.to_cluster(place.cluster).check_machine)
             return (await wait_in_line(place, self.log)).to_event()
         except QUEUE_ERRORS as e:
-            return error_event(e)
+            return error_event(e, place)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import copyreg
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -71,6 +72,29 @@ class StorageError(SliceError):
         )
 
 
+def text_of(error: BaseException) -> str:
+    """Returns an error's own text; "" where its own code raises."""
+    with contextlib.suppress(Exception):
+        return str(error)
+    return ""
+
+
+@contextlib.contextmanager
+def loading(what: str, advice: str = "") -> Iterator[None]:
+    """Within, modules of the user's are imported, which may raise anything, and even end the process.
+
+    :raises SliceError: for all that they raise, but for an error with a record of its own, and Ctrl-C.
+    """
+    try:
+        yield
+    except BaseException as e:
+        if isinstance(e, KeyboardInterrupt) or isinstance(getattr(e, "failure", None), Failure):
+            raise
+        why = ": ".join(filter(None, [type(e).__name__, text_of(e)]))
+        sentence = f"{what} cannot be loaded on the cluster ({why})"
+        raise SliceError(sentence, kind="input", advice=advice) from e
+
+
 #: Errors of Python and Arrow that quote the value which they are about.
 _OF_VALUES = (ValueError, TypeError, LookupError)
 
@@ -80,7 +104,7 @@ def log_text(error: BaseException) -> str:
     if isinstance(error, SliceError):
         return error.failure.sentence
     name = type(error).__name__
-    return name if isinstance(error, _OF_VALUES) else f"{name}: {error}"
+    return name if isinstance(error, _OF_VALUES) else f"{name}: {text_of(error)}"
 
 
 def problem_of(error: Exception) -> Failure:
@@ -88,7 +112,7 @@ def problem_of(error: Exception) -> Failure:
     if isinstance(error, SliceError):
         return replace(error.failure, advice=()) if isinstance(error, StorageError) else error.failure
     is_of_store = isinstance(error, OSError) and not isinstance(error, FileNotFoundError)
-    return Failure("transient" if is_of_store else "input", str(error) or type(error).__name__)
+    return Failure("transient" if is_of_store else "input", text_of(error) or type(error).__name__)
 
 
 def known_columns(names: Iterable[str]) -> tuple[str, ...]:

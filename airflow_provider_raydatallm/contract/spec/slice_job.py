@@ -29,6 +29,7 @@ from airflow_provider_raydatallm.contract.addresses import (
     canonical,
     check_address,
     check_fields,
+    check_name_lengths,
     holds,
 )
 from airflow_provider_raydatallm.contract.base import Contract, Group, Texts
@@ -287,6 +288,8 @@ class SliceJob(Contract):
     def _check_folders(self) -> SliceJob:
         """Where the slice runs, links are followed, too, and other tables looked for (`store.ownership`)."""
         table = self.output_table
+        for folder in vars(self.paths).values():
+            check_name_lengths(folder)
         for name in ("metadata_path", "quarantine_path"):
             label, folder = f"publish.{name}", getattr(self.publish, name)
             if folder is None:

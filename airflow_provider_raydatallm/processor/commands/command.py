@@ -59,13 +59,15 @@ def run_command(command: Command, args: argparse.Namespace) -> int:
     start_log()
     try:
         return command(args)
-    except Exception as e:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:  # the user's code may call `sys.exit()`
         if isinstance(e, BrokenPipeError) and args.nonce is None:  # a person's `| head`
             raise
         return _report_error(e, args)
 
 
-def _report_error(error: Exception, args: argparse.Namespace) -> int:
+def _report_error(error: BaseException, args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.ray_runtime.driver import process_log
 
     failure = root_error(error, process_log)

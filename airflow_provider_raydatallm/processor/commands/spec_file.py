@@ -49,6 +49,6 @@ def load_spec(source: str) -> SliceJob:
                 row_texts=(repr(text[:40]),),
             )
         return SliceJob.model_validate(value)
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:  # Python reads JSON of limited depth
         why = describe_problems(e) if isinstance(e, ValidationError) else e
         raise SliceError(f"the spec {source} is not valid: {why}", kind="input") from e

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, loading
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 
@@ -16,10 +16,8 @@ def load_engine(job: SliceJob) -> type[Engine]:
     """
     name = job.engine.kind
     module, _, attribute = job.engine.reference.partition(":")
-    try:
+    with loading(f"engine {name!r}"):
         engine = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as e:
-        raise SliceError(f"engine {name!r} cannot be loaded on the cluster: {e}", kind="input") from e
     if not (isinstance(engine, type) and issubclass(engine, Engine)):
         raise SliceError(f"engine {name!r} is not a subclass of {Engine.__module__}.Engine", kind="input")
     return engine

@@ -231,13 +231,16 @@ def _check_cases(groups: Sequence[FileGroup | FolderColumn], kind: pa.DataType, 
         other = by_case.setdefault(name.casefold(), name)
         if other != name:
             one, two = (_holder(groups, (*path, step)) for step in (other, name))
+            names = [repr(path_text((*path, step))) for step in (other, name)]
+            # Keys of JSON may be data.
+            shown = [f"in column {path[0]!r}", "another one"] if path else names
             raise SliceError(
-                f"{one} has a {'field' if path else 'column'} {path_text((*path, other))!r} and "
-                f"{'also' if one == two else two} {path_text((*path, name))!r}, which DuckDB and Spark take "
-                "for one",
+                f"{one} has a {'field' if path else 'column'} {shown[0]} and "
+                f"{'also' if one == two else two} {shown[1]}, which DuckDB and Spark take for one",
                 kind="input",
                 advice=f"Give them one name, or leave {'the column' if path else 'one'} out with columns=",
-                place=Place(file=one, column=path_text((*path, other))),
+                place=Place(file=one, column=path[0] if path else other),
+                row_texts=names if path else (),
             )
     for step, part in parts:
         _check_cases(groups, part, (*path, step))

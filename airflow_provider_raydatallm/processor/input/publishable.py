@@ -16,6 +16,7 @@ from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.input.plan import InputReader, Plan
 from airflow_provider_raydatallm.processor.input.trial import Trial
 from airflow_provider_raydatallm.processor.input.types.convert import convert
+from airflow_provider_raydatallm.processor.input.types.plain import outline
 from airflow_provider_raydatallm.processor.input.types.validity import find_invalid
 
 #: What is checked before the first row, of the units that come next: in most slices, all.
@@ -111,11 +112,12 @@ def as_published(
             column = convert(table.column(field.name), field.type)
         except pa.ArrowException as e:
             raise SliceError(
-                f"{locate(0)} or a later one: column {field.name!r} is no {field.type}, as it is published",
+                f"{locate(0)} or a later one: column {field.name!r} is no {outline(field.type)}, as it is "
+                "published",
                 kind="input",
                 advice="Leave it out with columns=, or give it a type in source.column_types",
                 place=replace(place_of(None), column=field.name),
-                row_texts=(str(e).strip()[:200],),
+                row_texts=(f"{field.type}: {str(e).strip()[:200]}",),
             ) from e
         if (invalid := find_invalid(column)) is not None:
             row, kind = invalid

@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.processor.columns import (
     CARRIED_ROW_FIELD,
     FILES_FIELD,
     REQUEST_FIELDS,
+    describe_error,
     failed_table,
 )
 from airflow_provider_raydatallm.processor.input.plan import Plan
@@ -291,10 +292,7 @@ def _to_json(value: Any) -> bytes:
 
 def _describe(error: Exception, *, is_unreadable: bool) -> tuple[str, str]:
     """A failed row's error type and message."""
-    try:
-        message = str(error)
-    except Exception:  # the user's own type
-        message = "its message cannot be shown"
+    message = describe_error(error)
     if isinstance(error, SliceError):
         return (INVALID_CELL if is_unreadable else "InvalidRequest"), message
     return type(error).__name__, f"preprocess: {message}"

@@ -14,7 +14,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
+from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns, loading
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.request.row_code import PYTHON
 
@@ -34,14 +34,9 @@ class RowFunction:
         self._init_arguments = (name, row_parameters, pickled)
         self._columns = [p for p in row_parameters if p != ROW]
         self._takes_row = ROW in row_parameters
-        try:
+        advice = "Ship the code that it imports with code_paths, or install it on the cluster"
+        with loading(f"the function {name!r}", advice):
             self._function, self._arguments = _Unpickler(io.BytesIO(pickled)).load()
-        except Exception as e:  # what it imports may raise anything
-            raise SliceError(
-                f"the function {name!r} cannot be loaded on the cluster ({type(e).__name__}: {e})",
-                kind="input",
-                advice="Ship the code that it imports with code_paths, or install it on the cluster",
-            ) from e
 
     def __reduce__(self) -> tuple[Any, ...]:
         return RowFunction, self._init_arguments

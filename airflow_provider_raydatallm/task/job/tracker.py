@@ -11,14 +11,17 @@ is the task's. An attempt that was thought dead and wakes up leaves record and c
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.job.phase import BEHIND
@@ -81,7 +84,8 @@ class JobTracker:
         self._wait_options = wait_options
         self._commits_alone = commits_alone
         self._holder = task_key(asdict(self.task))
-        self._hook = RayHook(wait_options.ray_conn_id, self._holder)
+        #: To the cluster that a job of this attempt is submitted to.
+        self.hook = RayHook(wait_options.ray_conn_id, self._holder)
         #: To clusters that records name, by their identities.
         self._hooks: dict[str, RayHook] = {}
         self._ti = ti
@@ -91,6 +95,8 @@ class JobTracker:
         self._record = record or JobRecord.from_json(stored)
         #: Whether the store names no job, but holds something.
         self._is_unreadable = self._record is None and stored is not None
+        #: Identities of clusters that the task may hold, beside that of `hook`.
+        self._held = {job.cluster} if (job := self.job) is not None else set()
         #: Id of a job that had ended when `find_job` found it.
         self.ended_job: str | None = None
 
@@ -129,9 +135,9 @@ class JobTracker:
         return self._hook_to(job.cluster)
 
     def _hook_to(self, cluster: str) -> RayHook:
-        if self._hook.acquired and cluster == self._hook.acquired:
-            self._hook.keep()
-            return self._hook
+        if self.hook.acquired and cluster == self.hook.acquired:
+            self.hook.keep()
+            return self.hook
         if cluster not in self._hooks:
             self._hooks[cluster] = RayHook.to_cluster(cluster, self._holder)
         return self._hooks[cluster]
@@ -169,7 +175,7 @@ class JobTracker:
         """
         :raises RayLLMJobError: when the cluster does not list its jobs, of which one may be this task's.
         """
-        hook = self._hook
+        hook = self.hook
         self.keep_trying(lambda: hook.call(jobs_api.get_version()), hook)
         try:
             jobs = hook.call(jobs_api.list_jobs())
@@ -187,7 +193,7 @@ class JobTracker:
         return JobRecord.of_listed_job(job, hook.cluster) if job is not None else None
 
     def _is_usable(self, record: JobRecord) -> bool:
-        job_id, hook = record.submission_id, self._hook
+        job_id, hook = record.submission_id, self.hook
         is_moved = record.cluster != self.keep_trying(lambda: hook.cluster)
         self._push_owner(job_id)
 
@@ -255,11 +261,12 @@ class JobTracker:
                 f"{self.task.try_number}, submits no other"
             )
         nonce = uuid.uuid4().hex
+        cluster = self.keep_trying(self.hook.acquire)
         # A try may submit several jobs, and an id must never be used twice.
         name = make_submission_id(self.submission.metadata, f"{self._ti.id}-{nonce[:6]}")
         record = JobRecord(
             phase="intent",
-            cluster=self.keep_trying(lambda: self._hook.acquire()),
+            cluster=cluster,
             submission_id=name,
             nonce=nonce,
             spec_hash=self._spec_hash,
@@ -281,21 +288,26 @@ class JobTracker:
         if self.submission.finish_by is not None:
             arguments += ["--finish-by", f"{self.submission.finish_by:.0f}"]
 
-        metadata = {**self.submission.metadata, **record.to_metadata()}
-        if turn is not None and turn.behind:
-            metadata[BEHIND] = str(turn.behind)
-        submission = replace(self.submission, metadata=metadata)
+        behind = {BEHIND: str(turn.behind)} if turn is not None and turn.behind else {}
 
         def send() -> None:
+            nonlocal record
+            # The cluster may have ended since: then another one was acquired, and has the job.
+            self._held.add(cluster := self.hook.acquire())
+            if cluster != record.cluster:
+                record = replace(record, cluster=cluster)
+                self._save(record)
+            metadata = {**self.submission.metadata, **record.to_metadata(), **behind}
             if orphan_timeout is not None:
-                self._hook.call(jobs_api.send_heartbeat(key))
+                self.hook.call(jobs_api.send_heartbeat(key))
             # A job of this name is not started twice.
-            submission.submit(self._hook, "run", name, record.nonce, arguments)
+            replace(self.submission, metadata=metadata).submit(self.hook, "run", name, nonce, arguments)
 
         self.keep_trying(send)
         self._note(replace(record, phase="submitted"))
-        self._log.info("Submitted Ray job %s: %s", name, self._hook.job_url(name))
-        if advice := self._hook.dashboard_advice:
+        self._release(needed=record.cluster)
+        self._log.info("Submitted Ray job %s: %s", name, self.hook.job_url(name))
+        if advice := self.hook.dashboard_advice:
             self._log.info("%s", advice)
         return cast("JobRef", self.job)
 
@@ -308,9 +320,9 @@ class JobTracker:
         nonce = uuid.uuid4().hex
         name = make_submission_id(self.submission.metadata, f"status-{nonce[:12]}")
         submission = replace(self.submission, job=job)
-        self.keep_trying(lambda: submission.submit(self._hook, "status", name, nonce, ["--name", run]))
+        self.keep_trying(lambda: submission.submit(self.hook, "status", name, nonce, ["--name", run]))
         return replace(
-            self._wait_options, cluster=self._hook.acquired, submission_id=name, nonce=nonce,
+            self._wait_options, cluster=self.hook.acquired, submission_id=name, nonce=nonce,
             orphan_timeout=None, deadline=None,
         )  # fmt: skip
 
@@ -340,7 +352,7 @@ class JobTracker:
                     self._log.warning("Waiting for the cluster: %s", e)
                     warned_at = time.monotonic()
             time.sleep(min(self._wait_options.poll_interval, max(until - time.monotonic(), 0)))
-            (hook or self._hook).reread()  # its address may have been corrected
+            (hook or self.hook).reread()  # its address may have been corrected
 
     def can_resubmit(self, *, stopped: bool) -> bool:
         """Whether this attempt replaces its lost job: one that the cluster forgot, or one that was stopped
@@ -360,20 +372,50 @@ class JobTracker:
         """Records that the job ended without a published slice, so that no attempt waits for it again."""
         if self._record is not None:
             self._note(replace(self._record, phase="ended"))
-            self._release(self._record)
+        self._release()
 
     def conclude(self, result: dict[str, Any]) -> None:
         """Records that the slice is finished, and the task's result."""
         if self._record is not None and not self._record.is_over:
             self._note(self._record.conclude(result, self.task.try_number))
-            self._release(self._record)
+        self._release()
 
-    def _release(self, record: JobRecord) -> None:
-        """A cluster that does not hear of it ends with its lifetime."""
+    @contextlib.contextmanager
+    def releasing(self, cluster: str = "") -> Iterator[None]:
+        """Releases the task's clusters where the work within ends it without a job that may run.
+
+        :param cluster: identity of one that the task acquired before it was deferred; "" for none.
+        """
+        self._held.add(cluster)
         try:
-            self._hook_to(record.cluster).release()
-        except (RayLLMInputError, RayLLMJobError) as e:
-            self._log.warning("Cannot release the cluster of Ray job %s: %s", record.submission_id, e)
+            yield
+        except (TaskDeferred, AirflowSkipException):
+            raise
+        except BaseException as e:
+            record = self._record
+            is_own = record is not None and record.try_number == self.task.try_number
+            # After another error the next try looks for the job, which may have been submitted.
+            is_refused = isinstance(e, RayLLMInputError) and is_own and self.record.phase == "intent"
+            if record is None or record.is_over or is_refused:
+                self._release()
+            raise
+
+    def _release(self, needed: str = "") -> None:
+        """Releases the clusters that the task holds. A cluster that does not hear of it ends with its
+        lifetime.
+
+        :param needed: identity of the one that has the task's job.
+        """
+        clusters = (self._held | {self.hook.acquired}) - {"", needed}
+        self._held -= clusters
+        try:
+            hooks = {c: hook for c in clusters if (hook := self._hook_to(c)).ends_when_released}
+            if hooks and (newer := self._newer_record()) is not None:
+                hooks.pop(newer.cluster, None)  # all tries are one holder
+            for hook in hooks.values():
+                hook.release()
+        except Exception as e:  # also of a state store of the user's own
+            self._log.warning("Cannot release %s: %s", " and ".join(sorted(clusters)), e)
 
     def is_recorded(self) -> bool:
         """Whether Airflow keeps a record of the job that this attempt waits for, under this attempt's own id:

@@ -179,9 +179,9 @@ class QueueLog:
 QUEUE_ERRORS = (AirflowTaskTimeout, RayLLMInputError, RayLLMJobError)
 
 
-def error_event(error: BaseException) -> dict[str, Any]:
+def error_event(error: BaseException, place: QueuePlace) -> dict[str, Any]:
     """Returns as JSON, which a trigger hands to its task, why it does not get its turn."""
-    return {"failure": failure_of(error).to_json()}
+    return {**Turn(place).to_event(), "failure": failure_of(error).to_json()}
 
 
 def raise_error_of(event: Mapping[str, Any]) -> None:

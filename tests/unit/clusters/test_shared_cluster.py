@@ -14,11 +14,15 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
-from airflow_provider_raydatallm.exceptions import RayQueueTimeoutError, RayUnreachableError
+from airflow_provider_raydatallm.exceptions import (
+    RayConnectionError,
+    RayQueueTimeoutError,
+    RayUnreachableError,
+)
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.task.job.record import STATE_KEY
+from airflow_provider_raydatallm.task.job.record import STATE_KEY, JobRecord
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 from airflow_provider_raydatallm.task.queue import gate as submission_gate
@@ -107,6 +111,106 @@ def test_cluster_released_under_a_waiting_task_fails_it_and_publishes_and_delete
     assert (len(server.jobs), server.count("/stop"), toys) == (1, 0, {})
     assert store[STATE_KEY]["phase"] == "submitted"  # the next try looks for it
     assert not (tmp_path / "out").exists()
+
+
+def end_after_acquire(tracker: JobTracker) -> JobTracker:
+    """The cluster's lifetime ends between the task's intent and its job."""
+    save, ended = tracker._save, set[str]()
+
+    def save_and_end(record: JobRecord) -> None:
+        save(record)
+        if not ended:
+            ended.add(next(iter(ToyCluster.made)))
+            ToyCluster.end(*ended)
+
+    tracker._save = save_and_end  # type: ignore[method-assign]
+    return tracker
+
+
+def test_job_of_a_cluster_that_ended_before_it_is_found_and_released_where_it_runs(
+    toys: dict[str, Toy], tmp_path: Path
+) -> None:
+    operator, store = task("a", tmp_path), StateStore()
+    tracker = end_after_acquire(tracker_of(operator, store))
+    job = tracker.submit()
+    [submitted] = server_of(toys).jobs
+    [own] = toys
+    assert job.cluster == store[STATE_KEY]["cluster"] == submitted["metadata"]["cluster"]
+    assert job.cluster.endswith(own)
+    assert tracker_of(operator, store, try_number=2).find_job() is not None
+    tracker_of(operator, store, try_number=2).conclude({"outcome": "published"})
+    assert toys == {}
+
+
+@pytest.mark.parametrize("takes_over", [True, False])
+def test_try_that_was_thought_dead_does_not_release_the_cluster_under_the_next_one(
+    takes_over: bool, toys: dict[str, Toy], tmp_path: Path
+) -> None:
+    operator, store = task("a", tmp_path), StateStore()
+    late = tracker_of(operator, store)
+    late.submit()
+    newer = tracker_of(operator, store, try_number=2)
+    assert (newer.find_job() if takes_over else newer.submit()) is not None
+    late.mark_ended()
+    assert len(toys) == 1
+    newer.mark_ended()
+    assert toys == {}
+
+
+def test_cluster_that_a_task_was_moved_away_from_is_released(toys: dict[str, Toy], tmp_path: Path) -> None:
+    operator, store = task("a", tmp_path), StateStore()
+    tracker_of(operator, store).submit()
+    left = next(iter(toys))
+    other = ToyCluster.make()
+    toys[left] = toys.pop(left)  # the connection means the other one now
+    later = tracker_of(operator, store, try_number=2)
+    later.submit()
+    assert list(toys) == [other]
+
+
+def refuse_jobs(toys: dict[str, Toy]) -> None:
+    while not toys:
+        time.sleep(0.005)
+    server_of(toys).token = "another"
+
+
+def test_task_that_is_refused_before_its_submission_releases_the_cluster(
+    toys: dict[str, Toy], tmp_path: Path
+) -> None:
+    operator, store = task("a", tmp_path), StateStore()
+    threading.Thread(target=refuse_jobs, args=(toys,), daemon=True).start()
+    with pytest.raises(RayConnectionError, match="refuses the token"):
+        operator.execute(context_of(operator, store))
+    assert (toys, STATE_KEY in store) == ({}, False)
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_submission_that_is_refused_releases_the_cluster_and_one_that_may_run_does_not(
+    away: bool, toys: dict[str, Toy], tmp_path: Path
+) -> None:
+    tracker = tracker_of(task("a", tmp_path), StateStore())
+    tracker.hook.acquire()
+    if away:
+        server_of(toys).http = 503
+    else:
+        server_of(toys).token = "another"
+    with pytest.raises(RayUnreachableError if away else RayConnectionError), tracker.releasing():
+        tracker.submit()
+    assert len(toys) == away
+
+
+def test_task_whose_time_in_line_is_over_releases_the_cluster(
+    toys: dict[str, Toy], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ToyCluster, "is_starting", True)
+    operator, cluster = task("a", tmp_path), RayHook(CONNECTION, "a/r/t/-1")
+    with pytest.raises(RayUnreachableError):
+        cluster.acquire()
+    waits = SubmissionTurnTrigger(asdict(place(queue_timeout=0.3, cluster=cluster.acquired)))
+    event = asyncio.run(in_loop(waits.wait))
+    with pytest.raises(RayQueueTimeoutError):
+        operator.execute_in_turn(context_of(operator, StateStore()), event)
+    assert toys == {}
 
 
 def place(**changes: Any) -> QueuePlace:

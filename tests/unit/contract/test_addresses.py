@@ -54,6 +54,8 @@ def test_paths_and_known_schemes_are_accepted(address: str) -> None:
         ("/a::b", "chained addresses"),
         ("zip://x::http://host/x.zip", "chained addresses"),
         ("data:,hello", "data: are not accepted"),
+        ("/lake/a\0b", "NUL character"),
+        ("s3://lake/a\0b", "NUL character"),
         ("s3://lake/a?versionId=1/b", "names a version of an object"),
         ("az://lake/a?versionid=1", "names a version of an object"),
         ("gs://lake/a#1", "names a version of an object"),
@@ -83,6 +85,21 @@ def test_address_with_a_secret_is_refused_and_not_repeated(address: str) -> None
         with pytest.raises((ValueError, SliceError, RayLLMInputError)) as e:
             refuse()
         assert not re.search("SECRET|SEC/RET|KEY", str(e.value))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"output_path": f"/lake/{'x' * 256}"},
+        {"output_path": f"/lake/{'x' * 250}"},  # its quarantine has a longer name
+        {"output_path": "/lake/table", "slice_key": "ä" * 50},
+        {"publish__metadata_path": f"file:///lake/{'x' * 256}"},
+    ],
+)
+def test_name_that_no_disk_has_is_refused(fields: dict[str, str]) -> None:
+    with pytest.raises(pydantic.ValidationError, match="at most 255"):
+        slice_job(**fields)
+    assert slice_job(output_path=f"s3://lake/{'x' * 300}")
 
 
 ADDRESSES = {path: leaf for path, leaf in LEAVES.items() if leaf.declared.is_address}

@@ -213,6 +213,14 @@ def test_slice_errors_are_reported_unchanged() -> None:
     assert root_error(KeyError("k")) == Failure("transient", "KeyError: 'k'", cause="KeyError: 'k'")
 
 
+def test_error_whose_text_cannot_be_made_is_known_by_its_class() -> None:
+    class Odd(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("no text")
+
+    assert root_error(Odd()).sentence == "Odd"
+
+
 def test_circular_chain_of_causes_ends() -> None:
     first, second = ValueError("a"), ValueError("b")
     first.__cause__, second.__cause__ = second, first

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
+from airflow_provider_raydatallm.processor.commands.command import run_command
 from airflow_provider_raydatallm.processor.commands.spec_file import load_spec
 from airflow_provider_raydatallm.processor.publish.published import (
     current_report,
@@ -376,6 +378,50 @@ def test_program_reports_an_error_in_one_marked_line(
     assert "promt" in out
     with pytest.raises(SliceError, match="cannot read the spec"):
         load_spec(str(tmp_path / "none.json"))
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "\ud800"])
+def test_spec_that_cannot_be_parsed_is_a_wrong_input(text: str, tmp_path: Path) -> None:
+    (tmp_path / "spec.json").write_text(text, errors="surrogatepass")
+    with pytest.raises(SliceError, match=r"the spec .* is not valid|cannot read the spec") as e:
+        load_spec(str(tmp_path / "spec.json"))
+    assert e.value.kind == "input"
+
+
+@pytest.mark.parametrize(
+    ("module", "cause"),
+    [
+        ("import sys\nsys.exit('no licence')", "SystemExit: no licence"),
+        ("class Own(BaseException): pass\nraise Own('x')", "Own: x"),
+        ("class Own(Exception):\n    def __str__(self): raise RuntimeError('no')\nraise Own()", r"\(Own\)"),
+    ],
+)
+@pytest.mark.parametrize(
+    "arguments",
+    [{"prompt": None, "preprocess": "failing_module:f"}, {"engine__kind": "failing_module:F"}],
+    ids=["preprocess", "engine"],
+)
+def test_module_that_fails_when_it_is_imported_is_a_wrong_input(
+    arguments: dict[str, Any],
+    module: str,
+    cause: str,
+    job: SliceJob,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "failing_module.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(SliceError, match=cause) as e:
+        run(changed(job, **arguments), InProcess())
+    assert e.value.kind == "input"
+
+
+def test_command_that_the_users_code_ends_has_a_record(capsys: pytest.CaptureFixture[str]) -> None:
+    def end(args: argparse.Namespace) -> int:
+        raise SystemExit("enough")
+
+    assert run_command(end, argparse.Namespace(nonce=None, json=True)) == 1
+    assert json.loads(capsys.readouterr().out)["failure"]["sentence"] == "SystemExit: enough"
 
 
 def test_spec_in_a_store_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,5 +122,14 @@ def path_text(path: ColumnPath) -> str:
     return ".".join(path).replace(f".{ITEMS}", ITEMS)
 
 
+def outline(kind: pa.DataType) -> str:
+    """A type in a sentence: without the names of fields, which may be keys of data."""
+    if pt.is_struct(kind):
+        return f"struct of {kind.num_fields} fields"
+    parts = [outline(part) for _, part in children(kind)]
+    has_fields = parts != [str(part) for _, part in children(kind)]
+    return f"{'map' if pt.is_map(kind) else 'list'} of {' to '.join(parts)}" if has_fields else str(kind)
+
+
 def _items(kind: pa.DataType) -> pa.Field:
     return pa.field("element", plain_type(kind.value_type))

@@ -40,6 +40,7 @@ from airflow_provider_raydatallm.processor.input.types.plain import (
     VALUES,
     ColumnPath,
     is_list,
+    outline,
     path_text,
 )
 
@@ -222,12 +223,15 @@ def _shown(value: int, kind: pa.DataType) -> str:
 def _clash(path: ColumnPath, held: Sequence[Held], excess: _Excess | None) -> SliceError:
     one, why, values = excess or _Excess(held[0], "no type holds both")
     other = next(two for two in held if two.kind != one.kind)
+    is_whole = len(path) == 1
+    kinds = (f"{path_text(path)} is {one.kind}, and {other.kind}",)
+    hides = not is_whole or any(outline(both.kind) != str(both.kind) for both in (one, other))
     return SliceError(
-        f"{one.holder.name}: column {path_text(path)!r} is {one.kind}, and {other.kind} in "
-        f"{other.holder.name}: {why}",
+        f"{one.holder.name}: column {path[0]!r} {'is' if is_whole else 'has a part that is'} "
+        f"{outline(one.kind)}, and {outline(other.kind)} in {other.holder.name}: {why}",
         kind="input",
         advice="Give the files one type, name one in source.column_types, or leave the column out with "
         "columns=",
-        place=Place(file=one.holder.name, column=path_text(path)),
-        row_texts=values,
+        place=Place(file=one.holder.name, column=path[0]),
+        row_texts=(*(kinds if hides else ()), *values),
     )

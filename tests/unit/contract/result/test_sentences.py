@@ -32,7 +32,7 @@ from airflow_provider_raydatallm.processor.request.conversation import (
 )
 from airflow_provider_raydatallm.processor.request.prompt import Template
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
-from tests.support.in_process import job_of, run_in_process
+from tests.support.in_process import InProcess, answer_fixed, job_of, run_in_process
 from tests.support.paths import ROOT
 
 PACKAGE = ROOT / "airflow_provider_raydatallm"
@@ -173,6 +173,40 @@ def test_value_that_its_folder_contradicts_is_in_no_sentence(tmp_path: Path) -> 
     text, failure = refuse(lambda: make_plan(job))
     check_hides(text, failure)
     assert failure.place.column == "who"
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [f'{{"n": {{"{ROW}": 1}}}}', f'{{"n": {{"{ROW}": [1]}}}}'],
+        [f'{{"n": {{"{ROW}": 1}}}}', '{"n": "x"}'],
+        [f'{{"n": [{{"{ROW}": 1}}]}}', '{"n": [1]}'],
+        [f'{{"n": {{"{ROW}": 1}}}}', f'{{"n": {{"{ROW.swapcase()}": 1}}}}'],
+    ],
+)
+def test_keys_below_a_column_are_in_no_sentence_where_files_differ(tmp_path: Path, lines: list[str]) -> None:
+    for i, line in enumerate(lines):
+        (tmp_path / f"{i}.jsonl").write_text(f"{line}\n")
+    text, failure = refuse(lambda: make_plan(job_of(input_path=str(tmp_path), output_path="/elsewhere")))
+    check_hides(text, failure)
+    assert "column 'n'" in failure.sentence
+    assert failure.place.column == "n"
+
+
+def test_error_type_that_an_engine_was_sent_is_in_no_sentence(tmp_path: Path) -> None:
+    (tmp_path / "in.csv").write_text("name\nx\n")
+
+    def fail(requests: pa.Table) -> pa.Table:
+        answers = answer_fixed(requests)
+        for name in ("error_type", "error"):
+            values = pa.array([ROW] * answers.num_rows)
+            answers = answers.set_column(answers.schema.get_field_index(name), name, values)
+        return answers
+
+    job = job_of(input_path=f"{tmp_path}/in.csv", output_path=f"{tmp_path}/out", quality__max_quarantine=0)
+    text, failure = refuse(lambda: run_in_process(job, InProcess(answer=fail)))
+    check_hides(text, failure)
+    assert "1 Other" in failure.sentence
 
 
 def test_answers_in_the_summary_of_the_quarantine_are_in_no_sentence(tmp_path: Path) -> None:

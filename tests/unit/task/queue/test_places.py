@@ -336,7 +336,7 @@ def test_embedded_ray_of_another_machine_is_refused_at_once(
 
 def test_error_that_a_newer_triggerer_found_fails_the_task_and_is_retried() -> None:
     with pytest.raises(RayQueueTimeoutError, match="late"):
-        raise_error_of(error_event(RayQueueTimeoutError("late")))
+        raise_error_of(error_event(RayQueueTimeoutError("late"), place()))
     with pytest.raises(RayLLMJobError, match="of a later version"):
         raise_error_of({"failure": {"kind": "something new", "sentence": "of a later version"}})
 

@@ -69,7 +69,7 @@ def remove_checkpoints(folders: SliceFolders, version: Version, *, of_other_inpu
             if of_other_inputs or _planned_inputs(folders, name) <= {version.input_hash}:
                 store.remove(f"{CHECKPOINT}/{name}")
     store.remove_empty(CHECKPOINT)
-    if PROGRESS in names:
+    if PROGRESS in names and (of_other_inputs or not store.names(CHECKPOINT)):
         store.remove(PROGRESS)
 
 

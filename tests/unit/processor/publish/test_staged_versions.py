@@ -211,9 +211,11 @@ def test_commit_leaves_the_rows_of_a_run_over_another_input(job: SliceJob) -> No
     killed = changed(job, rerun__on_input_change="recompute")
     with pytest.raises(Killed):
         run(killed, kill_after(1))
+    assert (metadata(job) / "progress.json").exists()
     commit_for_people(job, staged.name)
     with pytest.raises(StagedVersionError, match="published already"):
         commit_for_people(job, staged.name)
+    assert (metadata(job) / "progress.json").exists()
     cluster = InProcess()
     run(killed, cluster)
     assert cluster.answered == 4

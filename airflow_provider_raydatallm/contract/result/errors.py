@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import errno
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -62,12 +64,12 @@ class SliceError(Exception):
 
 
 class StorageError(SliceError):
-    """A store cannot be read or written now."""
+    """A store cannot be read or written now; a path that is too long for it, never."""
 
     def __init__(self, what: str, path: str, why: str) -> None:
         super().__init__(
             f"cannot {what} {path}: {why}",
-            kind="transient",
+            kind="input" if os.strerror(errno.ENAMETOOLONG) in why else "transient",
             advice="Fix that and run the slice again: its finished rows are kept",
         )
 

@@ -424,6 +424,12 @@ def test_command_that_the_users_code_ends_has_a_record(capsys: pytest.CaptureFix
     assert json.loads(capsys.readouterr().out)["failure"]["sentence"] == "SystemExit: enough"
 
 
+def test_input_path_that_no_disk_has_is_a_wrong_input(job: SliceJob) -> None:
+    with pytest.raises(SliceError, match="File name too long") as e:
+        run(changed(job, input_path=f"/{'x' * 256}"))
+    assert e.value.kind == "input"
+
+
 def test_spec_in_a_store_that_fails_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def away(*arguments: Any, **options: Any) -> None:
         raise RuntimeError("Unable to locate credentials")

@@ -20,7 +20,7 @@ from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import slice_run
 from airflow_provider_raydatallm.processor.metrics import progress
-from airflow_provider_raydatallm.processor.publish import commit, garbage, reconcile
+from airflow_provider_raydatallm.processor.publish import garbage, reconcile, staged_commands
 from airflow_provider_raydatallm.processor.sinks import folder
 from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
@@ -122,10 +122,14 @@ def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
     time.sleep(max(0.0, how.begin - time.time()))
     job = place.slice.job(**change)
     if how.act == "commit":
-        version = commit.commit_for_people(job, how.staged)
+        version = staged_commands.commit_for_people(job, how.staged)
         return {"outcome": "published", "answered": 0, "version": version.number}
     if how.act == "discard":
-        return {"outcome": "discarded", "answered": 0, "name": commit.discard_for_people(job, how.staged)}
+        return {
+            "outcome": "discarded",
+            "answered": 0,
+            "name": staged_commands.discard_for_people(job, how.staged),
+        }
     if how.act == "stage":
         staged = slice_run.stage_slice(job, told, cluster)
         if isinstance(staged, StagedVersion):

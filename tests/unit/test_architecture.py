@@ -19,7 +19,7 @@ PACKAGE = "airflow_provider_raydatallm"
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 #: What the Airflow side may import from the Ray side, and nothing else.
 WINDOWS = {
-    "processor.publish.commit", "processor.publish.published", "processor.sinks.reading",
+    "processor.publish.staged_commands", "processor.publish.published", "processor.sinks.reading",
     "processor.tables.slice_view",
     "processor.request.row_code", "processor.request.row_function",
 }  # fmt: skip
@@ -174,7 +174,7 @@ def test_sinks_and_the_reader_alone_know_what_a_table_looks_like() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["processor.publish.published", "processor.publish.commit", "processor.sinks.reading"]
+    "name", ["processor.publish.published", "processor.publish.staged_commands", "processor.sinks.reading"]
 )
 def test_what_the_airflow_side_reads_and_commits_with_needs_neither_arrow_nor_ray(name: str) -> None:
     code = (

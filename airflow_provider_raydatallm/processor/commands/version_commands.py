@@ -48,7 +48,7 @@ def add_version_commands(commands: Commands) -> None:
 
 
 def _versions(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.publish.commit import staged_listing
+    from airflow_provider_raydatallm.processor.publish.staged_commands import staged_listing
     from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
     from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
@@ -86,7 +86,7 @@ def _figures(entry: Mapping[str, Any]) -> str:
 
 
 def _commit(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.publish.commit import commit_for_people
+    from airflow_provider_raydatallm.processor.publish.staged_commands import commit_for_people
 
     version = commit_for_people(load_spec(args.spec), args.staged)
     name = version.body["staged_version"]
@@ -98,7 +98,7 @@ def _commit(args: argparse.Namespace) -> int:
 
 
 def _discard(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.publish.commit import discard_for_people
+    from airflow_provider_raydatallm.processor.publish.staged_commands import discard_for_people
 
     name = discard_for_people(load_spec(args.spec), args.staged)
     if args.json:

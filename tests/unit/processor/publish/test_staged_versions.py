@@ -20,15 +20,17 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.publish import commit as publish_commit
-from airflow_provider_raydatallm.processor.publish import garbage, version_numbers
+from airflow_provider_raydatallm.processor.publish import garbage, staged_commands, version_numbers
 from airflow_provider_raydatallm.processor.publish.commit import (
     OtherColumnsError,
     PublishedByOthersError,
     SupersededError,
     UnusableError,
     commit,
-    commit_for_people,
     discard,
+)
+from airflow_provider_raydatallm.processor.publish.staged_commands import (
+    commit_for_people,
     discard_for_people,
     get_staged,
 )
@@ -147,7 +149,7 @@ def test_command_that_was_killed_after_its_commit_leaves_nothing_that_the_next_o
     staged = stage(job)
     stage(job)  # whose lease is later than the version's
     with monkeypatch.context() as patch:
-        patch.setattr(publish_commit, "remove_what_runs_kept", lambda *_: None)
+        patch.setattr(staged_commands, "remove_what_runs_kept", lambda *_: None)
         commit_for_people(job, staged.name)
     assert (metadata(job) / "lease").exists()
     with pytest.raises(StagedVersionError, match="published already, as version 1"):

@@ -1,0 +1,145 @@
+"""What people do with staged versions: list, publish and discard them, by their names. Neither Arrow nor Ray
+is imported, so that the Airflow side can, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from airflow_provider_raydatallm.contract.fingerprint import fingerprint
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.publish.commit import (
+    PublishedByOthersError,
+    commit,
+    discard,
+    find_published,
+)
+from airflow_provider_raydatallm.processor.publish.slice_checks import check_slice
+from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
+from airflow_provider_raydatallm.processor.store.ownership import check_folders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.staged_versions import (
+    StagedVersion,
+    StagedVersionError,
+    read_staged,
+    staged_names,
+)
+from airflow_provider_raydatallm.processor.store.versions import Commits, Version
+
+
+class PublishedBeforeError(StagedVersionError):
+    """A staged version of this name was published, and its document is gone."""
+
+    def __init__(self, folders: SliceFolders, name: str, version: Version) -> None:
+        super().__init__(f"{name} was published already, as version {version.number} of {folders.table.url}")
+        self.version = version
+
+
+def commit_for_people(job: SliceJob, name: str | None) -> Version:
+    """Publishes a staged version of the job's slice, and removes what its run kept for it. Returns it, also
+    when somebody else has just published it.
+
+    :param name: of the staged version; None for the only one.
+    :raises SliceError: when it cannot be published, or the folders are another table's; nothing was published
+        then.
+    """
+    check_folders(job)
+    folders = SliceFolders.open(job.paths)
+    check_slice(job, folders)
+    try:
+        version = commit(folders, job, get_staged(folders, name, fingerprint(job)))
+    except PublishedByOthersError as e:
+        version = e.version
+    except PublishedBeforeError as e:  # by a command that was killed then, perhaps
+        _tidy(folders, e.version)
+        raise
+    _tidy(folders, version)
+    return version
+
+
+def _tidy(folders: SliceFolders, version: Version) -> None:
+    newest = versions.newest_version(folders.metadata)
+    if newest is not None and newest.number == version.number:
+        remove_what_runs_kept(folders, newest)
+
+
+def discard_for_people(job: SliceJob, name: str | None) -> str:
+    """Discards a staged version of the job's slice, and returns its name. See `discard`."""
+    check_folders(job)
+    folders = SliceFolders.open(job.paths)
+    staged = get_staged(folders, name, fingerprint(job))
+    discard(folders, staged)
+    return staged.name
+
+
+def staged_listing(folders: SliceFolders) -> list[dict[str, Any]]:
+    """What is staged, for people. `problem`: why it cannot be published, where that is known."""
+    newest = Commits.list(folders.metadata).newest_number()
+    found = []
+    for name in staged_names(folders.metadata):
+        entry: dict[str, Any] = dict.fromkeys(
+            (
+                "staged_at",
+                "follows",
+                "keep_days",
+                "rows",
+                "quarantined",
+                "model_source",
+                "fingerprint",
+                "problem",
+            )
+        )
+        try:
+            staged = read_staged(folders, name)
+        except StagedVersionError as e:
+            found.append({"version": None, "staged": name, **entry, "problem": str(e)})
+            continue
+        if staged is None:
+            continue
+        body, counts = staged.version.body, staged.version.body["report"]["counts"]
+        entry |= {
+            "staged_at": staged.staged_at,
+            "follows": staged.follows,
+            "keep_days": staged.keep_days,
+            "rows": counts.get("succeeded"),
+            "quarantined": counts.get("quarantined"),
+            "model_source": body.get("model_source"),
+            "fingerprint": staged.version.fingerprint,
+        }
+        if staged.follows != newest:
+            entry["problem"] = "another version was published since: it can only be discarded"
+        found.append({"version": None, "staged": name, **entry})
+    return found
+
+
+def get_staged(folders: SliceFolders, name: str | None, wanted: str | None = None) -> StagedVersion:
+    """Returns the staged version of that name; without a name, the only one that there is.
+
+    :param wanted: fingerprint of one that nobody named; None: any.
+    :raises StagedVersionError: when there is none, or it cannot be read.
+    """
+    names = staged_names(folders.metadata)
+    if name is None:
+        if len(names) != 1:
+            found = f"{len(names)} staged versions: {', '.join(names)}" if names else "no staged version"
+            raise StagedVersionError(
+                f"{folders.table.url} has {found}", advice="Name one of them" if names else ()
+            )
+        name = names[0]
+        staged = read_staged(folders, name)
+        if staged is not None and wanted not in (None, staged.version.fingerprint):
+            raise StagedVersionError(
+                f"{name}, the only staged version of {folders.table.url}, is of another configuration "
+                f"({staged.version.fingerprint}) than this spec ({wanted})",
+                advice="Give its name if it is the one that you mean",
+            )
+    else:
+        staged = read_staged(folders, name)
+    if staged is not None:
+        return staged
+    if (version := find_published(folders, name)) is not None:
+        raise PublishedBeforeError(folders, name, version)
+    raise StagedVersionError(
+        f"{folders.table.url} has no staged version {name!r} (it has: {', '.join(names) or 'none'}): it was "
+        "discarded, was too old, or another version was published"
+    )

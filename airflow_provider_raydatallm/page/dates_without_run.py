@@ -31,13 +31,21 @@ _MOST_LISTED = 2_000
 _MOST_BACKFILLS = 100
 #: How many ranges are kept.
 _KEPT = 1_000
+#: Between slices that are further apart, nothing is missing unless the schedule or a backfill wanted it.
+_NEAR = timedelta(days=31)
 _INSTANT = timedelta(microseconds=1)
 
 
 def find_dates_without_run(
-    session: Session, dag_id: str, task_id: str, schedule: Schedule | None, archived: Collection[str]
+    session: Session,
+    dag_id: str,
+    task_id: str,
+    schedule: Schedule | None,
+    keys: Collection[str],
+    archived: Collection[str],
 ) -> DatesWithoutRun:
     """
+    :param keys: of slices that there are.
     :param archived: the keys of slices of which Airflow has removed the runs.
     """
     if schedule is None:
@@ -46,7 +54,8 @@ def find_dates_without_run(
         return DatesWithoutRun(note=schedule.slices)
     now = datetime.now(UTC)
     expected: dict[str, ExpectedSlice] = {}
-    for first, last in _ranges(session, dag_id, schedule, schedule.slices, now):
+    ranges = [*_ranges(session, dag_id, schedule, schedule.slices, now), *_between(schedule.slices, keys)]
+    for first, last in ranges:
         try:
             found = _known_from((dag_id, task_id, schedule.version, first), schedule.slices).until(last)
         except Exception as e:
@@ -94,6 +103,21 @@ def _ranges(
         begin, end = slices.instant_of(begin), slices.instant_of(end)
         if begin <= (end := min(end, now)):
             yield begin, end
+
+
+def _between(slices: ExpectedSlices, keys: Collection[str]) -> Iterator[tuple[datetime, datetime]]:
+    """Yields from when to when there are slices that lie near each other, whoever made them."""
+    if not slices.is_of_dates:
+        return
+    dates = sorted({date for key in keys if (date := slices.date_of(key)) is not None})
+    group: list[datetime] = []
+    for date in [*dates, None]:
+        if date is None or (group and date - group[-1] > _NEAR):
+            if len(group) > 1:
+                yield group[0], group[-1]
+            group = []
+        if date is not None:
+            group.append(date)
 
 
 def _with_runs(session: Session, dag_id: str, slices: ExpectedSlices, since: datetime) -> set[Any]:

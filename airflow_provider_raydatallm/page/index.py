@@ -132,9 +132,9 @@ def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit:
     listed = SlicesPage(slices=readable, total=total, unreadable=len(runs) - len(readable))
     if offset == 0:
         listed.without_slice = _list_without_slice(session, dag_id, task_id, schedule)
-        listed.without_run = find_dates_without_run(
-            session, dag_id, task_id, schedule, _archived_keys(session, dag_id, task_id)
-        )
+        archived = _archived_keys(session, dag_id, task_id)
+        keys = {line.slice_key for line in readable if line.trial is None}
+        listed.without_run = find_dates_without_run(session, dag_id, task_id, schedule, keys, archived)
     return listed
 
 

@@ -83,6 +83,23 @@ class ExpectedSlices:
         """The key of the slice of a run's data interval, by its start."""
         return instant.astimezone(self.timezone).strftime(self._format)
 
+    def date_of(self, key: str) -> datetime | None:
+        """The date of the run that a key names; None where it names none."""
+        try:
+            if self.is_partitioned:
+                date: datetime | None = self._timetable.resolve_partition_date(key)
+                return date
+            date = datetime.strptime(key, self._format)
+        except Exception:  # of partitions: what the timetable raises for another key
+            return None
+        return date if date.tzinfo is not None else date.replace(tzinfo=self.timezone)
+
+    @property
+    def is_of_dates(self) -> bool:
+        """Whether its dates are those of a clock, not steps from a first run."""
+        inner = getattr(self._timetable, "timetable", None)  # of assets or a time
+        return not (hasattr(self._timetable, "_delta") or hasattr(inner, "_delta"))
+
     def backfill_date(self, instant: datetime) -> datetime:
         """What Airflow's backfill takes for an instant. Of partitions, it takes the clock of its dates for
         that of the schedule's timezone."""

@@ -61,10 +61,18 @@ class Table:
         self.session.add(Backfill(dag_id="photos", from_date=march(first), to_date=march(last)))
         self.session.commit()
 
-    def answer(self) -> dict[str, Any]:
+    def page(self) -> dict[str, Any]:
         answer = self.client.get(f"/ray-llm/api/dags/photos/tasks/{self.task}/slices")
         assert answer.status_code == 200, answer.text
-        found: dict[str, Any] = answer.json()["without_run"]
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def slices(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = self.page()["slices"]
+        return found
+
+    def answer(self) -> dict[str, Any]:
+        found: dict[str, Any] = self.page()["without_run"]
         return found
 
     def missing(self) -> list[str]:
@@ -73,7 +81,9 @@ class Table:
                 break
             time.sleep(0.1)
         assert found["note"] is None
-        return [one["slice_key"] for one in found["dates"] if not one["archived"]]
+        known = {line["slice_key"] for line in self.slices()}  # as the page has it
+        keys = [one["slice_key"] for one in found["dates"] if not one["archived"]]
+        return [key for key in keys if key not in known]
 
 
 @pytest.fixture
@@ -85,16 +95,32 @@ def session(database: sessionmaker[Session]) -> Any:
         session.commit()
 
 
-def test_day_that_a_backfill_left_out_is_missing_and_what_nobody_asked_for_is_not(
+def test_day_between_slices_that_lie_near_each_other_is_missing_whoever_made_them(
     session: Session, client_of: ClientOf
 ) -> None:
     table = Table(session, client_of("bob"))
-    table.ran(1, 3, 4, 5, run_type="backfill")
-    write_runs(session, "photos", table.task, [Run("2026-11-26", run_id="by-hand")])
-    assert table.missing() == []
-    table.backfilled(1, 5)
+    by_hand = [f"2026-03-0{day}" for day in (1, 3, 4, 5)] + ["2026-11-26", "by hand"]
+    write_runs(session, "photos", table.task, [Run(key, run_id=f"of {key}") for key in by_hand])
     assert table.missing() == ["2026-03-02"]
-    table.ran(2, run_type="backfill")
+    write_runs(session, "photos", table.task, [Run("2026-03-02", run_id="later")])
+    assert table.missing() == []
+
+
+def test_two_slices_far_from_each_other_say_nothing_of_the_days_between(
+    session: Session, client_of: ClientOf
+) -> None:
+    table = Table(session, client_of("bob"))
+    write_runs(session, "photos", table.task, [Run("2026-01-05"), Run("2026-03-23")])
+    assert table.missing() == []
+
+
+def test_day_that_a_backfill_left_out_is_missing(session: Session, client_of: ClientOf) -> None:
+    table = Table(session, client_of("bob"))
+    table.ran(1, 2, run_type="backfill")
+    assert table.missing() == []
+    table.backfilled(1, 3)
+    assert table.missing() == ["2026-03-03"]
+    table.ran(3, run_type="backfill")
     assert table.missing() == []
 
 

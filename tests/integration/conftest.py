@@ -85,13 +85,13 @@ def every_failure_is_recorded() -> Iterator[None]:
 
     def checked(method: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(method)
-        def run(task: SliceTask, *args: Any) -> Any:
+        def run(task: SliceTask, *args: Any, **named: Any) -> Any:
             try:
-                return method(task, *args)
+                return method(task, *args, **named)
             except (TaskDeferred, AirflowSkipException):
                 raise
             except BaseException as e:
-                assert_recorded(e, args[-1]["ti"])
+                assert_recorded(e, (named.get("context") or args[-1])["ti"])
                 raise
 
         return run

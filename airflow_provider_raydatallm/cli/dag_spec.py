@@ -107,10 +107,10 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     """
     # As `airflow tasks render` does it: what a task's context is, Airflow offers by no public function.
     from airflow.cli.commands.task_command import _get_template_context, _get_ti
-    from airflow.serialization.serialized_objects import DagSerialization
     from airflow.utils.cli import get_bagged_dag
     from pendulum import instance
 
+    from airflow_provider_raydatallm.task.expected_slices import serialized
     from airflow_provider_raydatallm.task.schedule import makes_partitioned_runs
 
     dag = get_bagged_dag(None, args.dag)
@@ -120,9 +120,9 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     if task.is_mapped and args.map_index < 0:
         raise ValueError(f"task {args.task!r} of DAG {args.dag!r} is mapped: give --map-index, from 0 on")
     # Its counterpart of the scheduler, also of a DAG that Airflow has not parsed yet.
-    serialized = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    scheduled = serialized(dag)
     ti, is_made_up = _get_ti(
-        serialized.get_task(args.task),
+        scheduled.get_task(args.task),
         args.map_index,
         logical_date_or_run_id=run_or_date(dag, args.date),
         create_if_necessary="memory",
@@ -130,7 +130,7 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     run = ti.dag_run
     if is_made_up and run.data_interval_start and run.logical_date:
         # Airflow gave it the interval that has passed, as to a person's run.
-        interval = scheduled_interval(serialized.timetable, instance(run.logical_date))
+        interval = scheduled_interval(scheduled.timetable, instance(run.logical_date))
         run.data_interval_start, run.data_interval_end = interval
     if is_made_up and makes_partitioned_runs(dag.timetable):
         run.partition_key = args.date

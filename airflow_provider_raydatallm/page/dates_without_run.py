@@ -54,7 +54,12 @@ def find_dates_without_run(
         return DatesWithoutRun(note=schedule.slices)
     now = datetime.now(UTC)
     expected: dict[str, ExpectedSlice] = {}
-    ranges = [*_ranges(session, dag_id, schedule, schedule.slices, now), *_between(schedule.slices, keys)]
+    ranges = list(_ranges(session, dag_id, schedule, schedule.slices, now))
+    ranges += [
+        (first, last)
+        for first, last in _between(schedule.slices, keys)
+        if not any(begin <= first and last <= end for begin, end in ranges)
+    ]
     for first, last in ranges:
         try:
             found = _known_from((dag_id, task_id, schedule.version, first), schedule.slices).until(last)

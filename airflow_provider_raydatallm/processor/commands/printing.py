@@ -44,7 +44,7 @@ def print_report(report: Report | None, args: argparse.Namespace) -> None:
 
 
 def number_text(value: Any) -> str:
-    """A figure of a stored document; what is no number, as it is written there."""
+    """Formats a number of a stored document. Anything else is shown as it is."""
     if isinstance(value, float):
         return f"{value:,.0f}" if value >= 100 else f"{value:,.3g}"
     return f"{value:,}" if isinstance(value, int) else "-" if value is None else str(value)

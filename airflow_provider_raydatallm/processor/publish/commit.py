@@ -32,7 +32,7 @@ from airflow_provider_raydatallm.processor.store.column_agreement import (
     ColumnsChangedError,
     table_metadata,
 )
-from airflow_provider_raydatallm.processor.store.file_names import PLANS, STAGED, renumbered_file
+from airflow_provider_raydatallm.processor.store.file_names import PLAN_BYTES, PLANS, STAGED, renumbered_file
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
@@ -48,9 +48,6 @@ from airflow_provider_raydatallm.processor.store.versions import (
     PublishedFile,
     Version,
 )
-
-#: Of a plan: some hundred bytes for each file, and some 50 for each unit of one.
-_PLAN_BYTES = 2 << 30
 
 
 class PublishedByOthersError(NumberTakenError):
@@ -276,7 +273,7 @@ def _missing(folders: SliceFolders, staged: StagedVersion) -> str | None:
         if content != file.sha256:
             return f"{folders.staging.path(version.staged_name(file))} has other content than was staged"
     try:
-        is_there = folders.metadata.read_document(version.plan, _PLAN_BYTES) is not None
+        is_there = folders.metadata.read_document(version.plan, PLAN_BYTES) is not None
     except CorruptFileError as e:
         return e.failure.sentence
     return None if is_there else f"{folders.metadata.path(version.plan)} is gone"

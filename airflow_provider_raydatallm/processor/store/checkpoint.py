@@ -7,7 +7,6 @@ gets. Damaged files are renamed with a warning; their rows are missing then, and
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT
+from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, PLAN_BYTES, input_of_plan
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.ledger import (
     Fragments,
@@ -27,10 +26,6 @@ from airflow_provider_raydatallm.processor.store.ledger import (
     read_ledger,
     row_states,
 )
-
-_PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
-#: Of a plan: some hundred bytes for each file, and some 50 for each unit of one.
-_PLAN_BYTES = 2 << 30
 
 
 @dataclass
@@ -128,7 +123,8 @@ class Checkpoint:
 
     def planned_inputs(self) -> set[str]:
         """Hashes of the inputs that have a plan here."""
-        return {match[1] for match in map(_PLAN.fullmatch, self.store.names(self.folder)) if match}
+        names = self.store.names(self.folder)
+        return {of_input for name in names if (of_input := input_of_plan(name)) is not None}
 
     def has_finished_rows(self) -> bool:
         return any(map(holds_finished_rows, self.store.names(self.folder)))
@@ -192,7 +188,7 @@ def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan |
     :param listing: the files that it may read: whoever may write here must not choose others.
     """
     try:
-        body = store.read_document(name, _PLAN_BYTES)
+        body = store.read_document(name, PLAN_BYTES)
         if body is None:
             return None
         plan = Plan.from_json(body)

@@ -19,11 +19,15 @@ LAST_NUMBER = 10**12 - 1
 #: Pattern of a number in a name.
 NUMBER = "[0-9]{6,12}"
 
+#: Of a plan, in bytes: some hundred for each file, and some 50 for each unit of one.
+PLAN_BYTES = 2 << 30
+
 _COMMIT = re.compile(rf"commit-({NUMBER})\.json")
 _COMPLETE = re.compile(rf"complete-({NUMBER}-[0-9a-f]{{8}})")
 _STAGED_DOCUMENT = re.compile(rf"staged-({NUMBER}-[0-9a-f]{{8}})\.json")
 _STAGED_FOLDER = re.compile(rf"({NUMBER})-[0-9a-f]{{8}}")
 _FILE = re.compile(rf"(part|quarantine)-({NUMBER})-[0-9]{{5,9}}-of-[0-9]{{5,9}}-[0-9a-f]{{8}}\.parquet")
+_CHECKPOINT_PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
 _PLAN = re.compile(rf"plans/plan-({NUMBER})-[0-9a-f]{{8}}\.json")
 
 FileKind = Literal["part", "quarantine"]
@@ -88,6 +92,12 @@ def number_of_staged(name: str) -> int | None:
     """The version of a path below the folder of staged files; None for files of others."""
     match = _STAGED_FOLDER.fullmatch(name.partition("/")[0])
     return int(match[1]) if match else None
+
+
+def input_of_plan(name: str) -> str | None:
+    """The hash of the input of a plan in a checkpoint; None for other files."""
+    match = _CHECKPOINT_PLAN.fullmatch(name)
+    return match[1] if match else None
 
 
 def number_of_plan(name: str) -> int | None:

@@ -8,7 +8,7 @@ import re
 import socket
 
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, PROGRESS
+from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, PROGRESS, input_of_plan
 from airflow_provider_raydatallm.processor.store.lease import LEASE, Lease, read_holder, remove_leases
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import STAGED_VERSIONS, held_questions
@@ -16,8 +16,6 @@ from airflow_provider_raydatallm.processor.store.versions import Version
 
 #: A question that is asked again after a version: its number.
 _FOLLOWS = re.compile(r"[0-9a-f]{16}-[a-z]+-(\d{6,})")
-#: Of a plan in a checkpoint: the hash of its input.
-_PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
 
 
 def remove_what_runs_kept(folders: SliceFolders, version: Version) -> None:
@@ -75,4 +73,4 @@ def remove_checkpoints(folders: SliceFolders, version: Version, *, of_other_inpu
 
 def _planned_inputs(folders: SliceFolders, checkpoint: str) -> set[str]:
     names = folders.metadata.names(f"{CHECKPOINT}/{checkpoint}")
-    return {match[1] for match in map(_PLAN.fullmatch, names) if match}
+    return {of_input for name in names if (of_input := input_of_plan(name)) is not None}

@@ -29,7 +29,11 @@ _connecting = threading.Lock()
 class StopRequested(BaseException):
     """The process received SIGTERM."""
 
-    failure = Failure("stopped", "the job was told to stop", advice=("Its finished rows are kept",))
+    failure = Failure(
+        "stopped",
+        "the job was stopped by somebody: it was told to stop",
+        advice=("Its finished rows are kept",),
+    )
 
 
 def stop_on_sigterm() -> None:

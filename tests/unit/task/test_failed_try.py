@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -58,10 +59,16 @@ def ray_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
 
 
+@pytest.fixture
+def with_row_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__SHOW_SAMPLES", "true")
+
+
 def kept(context: Any) -> Failure:
     return Failure.parse(context["ti"].xcoms[FAILURE_KEY])
 
 
+@pytest.mark.usefixtures("with_row_texts")
 def test_the_sentence_is_the_last_line_outside_of_all_folds_and_frames_are_for_debugging() -> None:
     """Airflow logs the error itself, root and all, in between."""
     task, log = operator(), Log()
@@ -119,6 +126,28 @@ def deferred(task: RayLLMBatchOperator) -> dict[str, Any]:
     return DeferredJob(ref, spec_of(task), record).to_kwargs()
 
 
+def test_nothing_that_may_quote_a_row_enters_airflow_unless_a_setting_allows_it() -> None:
+    of_row = replace(
+        DIED,
+        cause="Jane Doe",
+        row_texts=("'Jane Doe'",),
+        log=("Jane Doe was read",),
+        place=Place(file="a.csv", row=7),
+    )
+    task, log = operator(slice_key="k"), Log()
+    context = context_of(task)
+    error = RayEngineDiedError(of_row)
+    failure = record_failure(context, error, log)
+    show_last(task, failure, log)
+    task.on_failure_callback[-1]({})  # type: ignore[index]
+    said = f"{context['ti'].xcoms} {error} {log.lines}"
+    assert "Jane" not in said
+    assert of_row.sentence in log.lines[-1][1]
+    assert kept(context).place == of_row.place
+    assert "Ray job's log" in kept(context).advice[-1]
+
+
+@pytest.mark.usefixtures("with_row_texts")
 def test_record_of_the_job_comes_whole_through_the_triggerer() -> None:
     task = operator(slice_key="k")
     context = context_of(task)

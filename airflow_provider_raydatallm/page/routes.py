@@ -12,9 +12,11 @@ from fastapi import APIRouter, HTTPException, Path, Query, status
 
 from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
-from airflow_provider_raydatallm.page import failures, index, storage
+from airflow_provider_raydatallm.page import failures, index, overview, storage
 from airflow_provider_raydatallm.page.access import MAY_READ_SLICES, SlicesReader, may_read_asset
 from airflow_provider_raydatallm.page.answers import (
+    CellState,
+    Order,
     Sample,
     Settings,
     SliceRun,
@@ -49,11 +51,15 @@ def get_settings(_: GetUserDep) -> Settings:
 def get_tasks(
     session: SessionDep,
     reader: SlicesReader,
+    name: Annotated[str, Query(max_length=200)] = "",
+    state: CellState | None = None,
+    order: Order = "urgency",
     offset: Offset = 0,
-    limit: Annotated[int, Query(ge=1, le=100)] = 50,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> TasksPage:
     """Tasks with slices, of the DAGs that the user may read."""
-    return index.list_tasks(session, reader.dag_ids(), reader.readable, offset, limit)
+    found = overview.find_tasks(session, reader.dag_ids(), reader.readable, name)
+    return overview.list_tasks(session, found, state, order, offset, limit)
 
 
 @router.get(f"{_TASK}/slices", dependencies=MAY_READ_SLICES)

@@ -29,7 +29,7 @@ export function FailedRuns({ dag, task, runs }: { dag: string; task: string; run
           <Table.Body>
             {shown.map((run) => (
               <Table.Row key={`${run.run}/${run.map}`} verticalAlign="top">
-                <Table.Cell maxWidth="14rem" overflowWrap="anywhere">
+                <Table.Cell maxWidth="14rem" minWidth="7rem" overflowWrap="anywhere">
                   <PageLink to={runPath(dag, task, { run_id: run.run, map_index: run.map, has_slice: run.hasSlice })}>
                     <Plain most={NAME}>{run.key ?? run.run}</Plain>
                   </PageLink>

@@ -36,7 +36,7 @@ export function useBackfillable(dag: string, task: string, isAsked: boolean): Ba
   const details = useData<Details>(isAsked ? `api/v2/dags/${encodeURIComponent(dag)}/details` : null).value;
   if (details === null || details.is_backfillable === false) return null;
   // Runs of a DAG that has the task no more would fill nothing.
-  return tasks !== null && !tasks.includes(task) ? null : { isPaused: isPaused, tasks };
+  return tasks !== null && !tasks.includes(task) ? null : { isPaused: details.is_paused, tasks };
 }
 
 interface Props extends Backfillable {

@@ -15,6 +15,7 @@ from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.contract.spec.source import UNLIKE_INSTANTS
 from airflow_provider_raydatallm.processor.input.listing import InputFile
+from airflow_provider_raydatallm.processor.input.types.plain import hidden_names, outline
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,10 @@ class SliceFilter:
                 text = values.cast(pa.string())
             except pa.ArrowNotImplementedError as e:
                 raise SliceError(
-                    f"source.column {self.column!r} is {values.type}, which has no text to compare with a "
-                    "slice key",
+                    f"source.column {self.column!r} is {outline(values.type)}, which has no text to compare "
+                    "with a slice key",
                     kind="input",
+                    row_texts=hidden_names(values.type),
                     advice="Choose a column of text, numbers or dates",
                     place=Place(column=self.column),
                 ) from e

@@ -40,10 +40,13 @@ def check_media_column(media: MediaColumn, schema: pa.Schema) -> None:
         )
     kind = schema.field(column).type
     if not _holds_files(_element(kind)):
+        is_nested = pa.types.is_nested(kind)  # names of fields may be keys of data
         raise SliceError(
-            f"{name} names {column!r}, of type {kind}: {media.noun}s are {_FORMS}",
+            f"{name} names {column!r}, of {'a nested type' if is_nested else f'type {kind}'}: {media.noun}s "
+            f"are {_FORMS}",
             kind="input",
             place=Place(column=column),
+            row_texts=(str(kind) if is_nested else "",),
         )
 
 

@@ -16,7 +16,12 @@ from airflow_provider_raydatallm.processor.columns import QUARANTINE_FIELDS
 from airflow_provider_raydatallm.processor.input.listing import folder_column
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.types.convert import empty_table
-from airflow_provider_raydatallm.processor.input.types.plain import children, plain_type
+from airflow_provider_raydatallm.processor.input.types.plain import (
+    children,
+    hidden_names,
+    outline,
+    plain_type,
+)
 
 #: How published files are written.
 WRITE_OPTIONS = {"compression": "zstd"}
@@ -52,16 +57,19 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
     for field in plan.schema:
         if problem := _find_problem(field.type):
             raise SliceError(
-                f"{_holder(plan, field.name)}: column {field.name!r} is {field.type}, and {problem}",
+                f"{_holder(plan, field.name)}: column {field.name!r} is {outline(field.type)}, and "
+                f"{problem[0]}",
                 kind="input",
+                row_texts=(*hidden_names(field.type), problem[1]),
                 advice="Leave it out with columns=, or write the input with another type",
                 place=Place(column=field.name),
             )
     for field in fields:
         if problem := _find_problem(field.type):
             raise SliceError(
-                f"the answer column {field.name!r} is {field.type}, and {problem}",
+                f"the answer column {field.name!r} is {outline(field.type)}, and {problem[0]}",
                 kind="input",
+                row_texts=(*hidden_names(field.type), problem[1]),
                 advice="Return another type from postprocess, such as text",
                 place=Place(column=field.name),
             )
@@ -79,11 +87,14 @@ def _rename(job: SliceJob) -> str:
 
 
 @cache
-def _find_problem(kind: pa.DataType) -> str | None:
+def _find_problem(kind: pa.DataType) -> tuple[str, str] | None:
     """Writes and reads a column of a type as publishing does: rows taken from tables, which are put
-    together."""
+    together.
+
+    :returns: what is wrong, and what of it may name keys of data.
+    """
     if _has_empty_lists(kind):  # Arrow divides by their size
-        return "such a column cannot be published (lists of no items have no values)"
+        return "such a column cannot be published (lists of no items have no values)", ""
     schema = pa.schema([("x", kind)])
     values = pa.nulls(2, kind)
     if pa.types.is_fixed_size_list(kind):  # some versions of pyarrow read no null of it from Parquet
@@ -96,9 +107,11 @@ def _find_problem(kind: pa.DataType) -> str | None:
             writer.write_table(pa.concat_tables([empty_table(schema), rows]))
         stored = pq.read_table(pa.BufferReader(out.getvalue())).schema.field(0).type
     except (pa.ArrowException, OSError) as e:
-        return f"such a column cannot be published ({str(e).strip()[:200]})"
+        return "such a column cannot be published", str(e).strip().rstrip(".")[:200]
     expected = plain_type(kind)
-    return None if stored == expected or plain_type(stored) == expected else f"Parquet would make it {stored}"
+    if expected in (stored, plain_type(stored)):
+        return None
+    return f"Parquet would make it {outline(stored)}", "".join(hidden_names(stored))
 
 
 def _has_empty_lists(kind: pa.DataType) -> bool:

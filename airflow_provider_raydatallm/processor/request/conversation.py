@@ -19,6 +19,7 @@ from pydantic_core import from_json
 from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
+from airflow_provider_raydatallm.processor.input.types.plain import hidden_names, outline
 
 _ROLES = ("system", "user", "assistant", "tool")
 #: What a message may have beside its role and content.
@@ -47,8 +48,9 @@ def check_conversation_column(name: str, schema: pa.Schema) -> None:
     message = kind.value_type if _is_list(kind) else None
     if message is None or not pa.types.is_struct(message) or not {"role", "content"} <= set(message.names):
         raise SliceError(
-            f"messages is {name!r}, and this column is {kind}",
+            f"messages is {name!r}, and this column is {outline(kind)}",
             kind="input",
+            row_texts=hidden_names(kind),
             advice=(
                 "Give a column of lists of structs with role and content, or of JSON text of such lists",
                 "For a column of texts, use prompt",

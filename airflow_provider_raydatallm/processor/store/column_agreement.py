@@ -56,7 +56,8 @@ class TableColumn:
 
 
 def type_name(kind: Any) -> str:
-    return kind if isinstance(kind, str) else json.dumps(kind)
+    """Without the names of fields, which may be keys of data."""
+    return kind if isinstance(kind, str) else "a nested type"
 
 
 @dataclass(frozen=True)
@@ -144,11 +145,14 @@ class ColumnAgreement:
         for name, column in own.items():
             known = bound.get(name)
             if known is not None and UNDECIDED not in (known.kind, column.kind) and known.kind != column.kind:
+                own_type, other_type = name_type(column.kind), name_type(known.kind)
+                other_type = f"another {other_type}" if other_type == own_type else other_type
                 raise _changed(
-                    f"{'the answer' if column.is_answer else 'the input'}'s column {name!r} is "
-                    f"{name_type(column.kind)}, and {name_type(known.kind)} in the table (slice "
-                    f"{known.others(key)[0]!r})",
+                    f"{'the answer' if column.is_answer else 'the input'}'s column {name!r} is {own_type}, "
+                    f"and {other_type} in the table (slice {known.others(key)[0]!r})",
                     known,
+                    column.kind,
+                    known.kind,
                 )
             if bound and known is None:
                 other = next(iter(bound.values())).others(key)[0]
@@ -156,6 +160,7 @@ class ColumnAgreement:
                     f"the table has no column {name!r} (slice {other!r}), and this slice has it as "
                     f"{name_type(column.kind)}",
                     column,
+                    column.kind,
                 )
         has_answers = any(column.is_answer for column in own.values())
         for name, known in bound.items():
@@ -164,10 +169,11 @@ class ColumnAgreement:
                     f"the table has a column {name!r} of {name_type(known.kind)} (slice "
                     f"{known.slices[0]!r}), and this slice would lack it",
                     known,
+                    known.kind,
                 )
 
 
-def _changed(problem: str, known: TableColumn) -> ColumnsChangedError:
+def _changed(problem: str, known: TableColumn, *kinds: Any) -> ColumnsChangedError:
     if isinstance(known.kind, dict) and "fixed_size_list" in known.kind:
         advice = "Give the model, embedding.dtype and embedding.dimensions that make such vectors"
     elif known.is_answer:
@@ -177,6 +183,7 @@ def _changed(problem: str, known: TableColumn) -> ColumnsChangedError:
     return ColumnsChangedError(
         f"{problem}: readers of the whole table would fail, or read it wrong",
         kind="input",
+        row_texts=tuple(json.dumps(kind) for kind in kinds if not isinstance(kind, str)),
         advice=(
             f"{advice}, to keep the table's columns",
             "Or set publish.on_schema_change='accept' to publish it so, and run the table's other slices "

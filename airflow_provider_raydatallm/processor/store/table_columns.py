@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.input.types.codec import from_json, to_json
 from airflow_provider_raydatallm.processor.input.types.known import KnownColumns
+from airflow_provider_raydatallm.processor.input.types.plain import outline
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.column_agreement import ColumnAgreement, TableColumn
 
@@ -92,4 +93,4 @@ def _check_type(kind: Any) -> None:
 
 
 def _name_type(kind: Any) -> str:
-    return str(from_json(kind))
+    return outline(from_json(kind))

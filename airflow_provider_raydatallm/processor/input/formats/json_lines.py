@@ -85,6 +85,9 @@ class JsonLinesFormat(TextFormat):
     def parse_texts(self, block: bytes, header: Sequence[str]) -> pa.Table:
         return _parse(block, pa.schema([]), "infer")
 
+    def top_column(self, column: str) -> str:
+        return re.split(r"[.\[]", column, maxsplit=1)[0]  # keys below it may be data
+
     def hint(self, problem: str, block: bytes) -> str:
         if "changed from" in problem:
             return "A field has values of one type; give the others another name, or write all as text"

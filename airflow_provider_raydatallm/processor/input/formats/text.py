@@ -295,15 +295,20 @@ class TextFormat(FileFormat):
                 number = row + int(match.group(1)) - self._first_number
                 where = f"in record {number + 1:,}"
             column, problem = split_column(str(e).strip())
-            of_column = "" if column is None else f", column {column!r}"
+            top = None if column is None else self.top_column(column)
+            of_column = "" if top is None else f", column {top!r}"
             fault = self.fault(problem)
             raise SliceError(
                 f"{path} cannot be read {where}{of_column}{fault and f': {fault}'}",
                 kind="input",
                 advice=self.hint(problem, block),
-                place=Place(file=path, column=column, row=number),
-                row_texts=(problem[:500],),
+                place=Place(file=path, column=top, row=number),
+                row_texts=("" if top == column else f"at {column}", problem[:500]),
             ) from e
+
+    def top_column(self, column: str) -> str:
+        """The column of one that a parser's error names, or of a part of it."""
+        return column
 
     def fault(self, problem: str) -> str:
         """What a parser's error says without the row's texts; "" where that is nothing."""

@@ -125,10 +125,15 @@ def path_text(path: ColumnPath) -> str:
 def outline(kind: pa.DataType) -> str:
     """A type in a sentence: without the names of fields, which may be keys of data."""
     if pt.is_struct(kind):
-        return f"struct of {kind.num_fields} fields"
+        return f"struct of {kind.num_fields} field{'' if kind.num_fields == 1 else 's'}"
     parts = [outline(part) for _, part in children(kind)]
     has_fields = parts != [str(part) for _, part in children(kind)]
     return f"{'map' if pt.is_map(kind) else 'list'} of {' to '.join(parts)}" if has_fields else str(kind)
+
+
+def hidden_names(kind: pa.DataType) -> tuple[str, ...]:
+    """What `outline` leaves out, as a text of rows."""
+    return () if outline(kind) == str(kind) else (str(kind),)
 
 
 def _items(kind: pa.DataType) -> pa.Field:

@@ -1,4 +1,4 @@
-"""Why a slice failed: first on its page, with what can help, and nothing of a row unless a setting allows it."""
+"""Why a slice failed is the first that its page says, with what can help."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
 from dataclasses import replace
@@ -16,6 +17,7 @@ from airflow_provider_raydatallm.contract.result.failure import Failure, Place
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayEngineDiedError,
+    RayJobStoppedError,
     RayLLMInputError,
     failure_of,
 )
@@ -118,6 +120,15 @@ def test_error_of_the_provider_reaches_airflow_without_the_frames_that_led_to_it
     files = [frame.filename for frame in traceback.extract_tb(raised.value.__traceback__)]
     assert len([file for file in files if "airflow_provider_raydatallm" in file]) <= 2
     assert raised.value.__suppress_context__
+
+
+def test_task_that_airflow_stops_says_what_may_have_stopped_it() -> None:
+    """A person who marked it did not kill it, and by its own means it cannot know."""
+    task = operator()
+    task.on_kill()
+    with pytest.raises(RayJobStoppedError, match=r"Airflow stopped the task: .*marked or cleared") as raised:
+        asyncio.run(task._unless_killed(asyncio.sleep(60)))
+    assert "killed" not in str(raised.value)
 
 
 def deferred(task: RayLLMBatchOperator) -> dict[str, Any]:

@@ -23,6 +23,12 @@ export function hasTooManyFailed(failure: FailureLine | null): boolean {
   return failure !== null && failure.kind === "input" && failure.sentence.includes("quality.max_quarantine");
 }
 
+/** A record's text, which has neither a capital, unless it is a name, nor a full stop. */
+export function sentenceOf(text: string): string {
+  const begun = /^[a-z]+ /.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text;
+  return /[.?!]$/.test(begun) ? begun : `${begun}.`;
+}
+
 const PLACES: [string, (at: string | number) => string][] = [
   ["file", (at) => String(at)],
   ["row", (at) => `row ${typeof at === "number" ? count(at) : at} (the first is 0)`],

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import { actionsFor, clearOf, lacking, usualCost } from "../src/actions";
 import type { FailureLine } from "../src/api";
-import { adviceByReason, changeFirst, countWords, placeWords } from "../src/failure";
+import { adviceByReason, changeFirst, countWords, placeWords, sentenceOf } from "../src/failure";
 import { slice } from "./calendar.test";
 
 const names = (...given: Parameters<typeof slice>) => actionsFor(slice(...given)).map((action) => action.name);
@@ -74,6 +74,12 @@ describe("a failure", () => {
     expect([failure("engine"), failure("of-2030"), null].map(changeFirst)).toEqual([null, null, null]);
     expect(changeFirst(TOO_MANY)).toContain("or accept that they are missing");
   });
+  it.each([
+    ["the engine died", "The engine died."],
+    ["torch.OutOfMemoryError: no memory", "torch.OutOfMemoryError: no memory."],
+    ["row 7 is wrong ...", "Row 7 is wrong ..."],
+    ["3 rows failed", "3 rows failed."],
+  ])("reads %j as a sentence", (text, shown) => expect(sentenceOf(text)).toBe(shown));
   it("says where and how far", () => {
     expect(placeWords({ column: "age", row: 1234, file: "s3://in/a.csv" })).toBe("s3://in/a.csv, row 1,234 (the first is 0), column age");
     expect(placeWords({})).toBe("");

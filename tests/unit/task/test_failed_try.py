@@ -14,6 +14,7 @@ from jinja2 import UndefinedError
 
 from airflow_provider_raydatallm.clusters.embedded.processes import LocalHeadError
 from airflow_provider_raydatallm.contract.result.failure import Failure, Place
+from airflow_provider_raydatallm.contract.result.failure_patterns import classify
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayEngineDiedError,
@@ -22,7 +23,7 @@ from airflow_provider_raydatallm.exceptions import (
     failure_of,
 )
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY, record_failure, show_last
+from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY, record_failure, show_last, shown
 from airflow_provider_raydatallm.task.job.record import DeferredJob, JobRecord
 from airflow_provider_raydatallm.task.job.verdict import Failed, to_event
 from airflow_provider_raydatallm.task.job.waiter import JobRef
@@ -156,6 +157,15 @@ def test_nothing_that_may_quote_a_row_enters_airflow_unless_a_setting_allows_it(
     assert of_row.sentence in log.lines[-1][1]
     assert kept(context).place == of_row.place
     assert "Ray job's log" in kept(context).advice[-1]
+
+
+@pytest.mark.parametrize(("root", "says"), [
+    ("RuntimeError: Cannot find any model weights with `/m`", "RuntimeError: Cannot find any model weights"),
+    ("torch.OutOfMemoryError: CUDA out of memory. Jane", "torch.OutOfMemoryError: CUDA out of memory"),
+    ("KeyError: 'Jane Doe'", "KeyError"),
+])  # fmt: skip
+def test_error_in_the_words_of_others_says_those_of_a_known_failure(root: str, says: str) -> None:
+    assert shown(classify(root)).sentence == says
 
 
 @pytest.mark.usefixtures("with_row_texts")

@@ -4,7 +4,7 @@ import { Box, Heading, List, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 
 import type { FailureStory, SliceLine } from "../../api";
-import { countWords, placeWords } from "../../failure";
+import { countWords, placeWords, sentenceOf } from "../../failure";
 import { PageLink, Plain } from "../basics";
 
 interface Props {
@@ -26,7 +26,7 @@ export function Failed({ line, failure, log }: Props) {
   }
   const [place, counts] = [placeWords(failure.place), countWords(failure.counts)];
   return (
-    <Alert title={<Plain>{`${failure.sentence}.`}</Plain>}>
+    <Alert title={<Plain>{sentenceOf(failure.sentence)}</Plain>}>
       {line.state === "queued" ? <Text>Airflow tries it again.</Text> : null}
       {failure.row_texts.length > 0 ? (
         <Text>
@@ -37,7 +37,7 @@ export function Failed({ line, failure, log }: Props) {
         <List.Root ps={5}>
           {failure.advice.map((text) => (
             <List.Item key={text}>
-              <Plain>{`${text}.`}</Plain>
+              <Plain>{sentenceOf(text)}</Plain>
             </List.Item>
           ))}
         </List.Root>

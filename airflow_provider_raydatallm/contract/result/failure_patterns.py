@@ -141,8 +141,7 @@ def classify(root: str) -> Failure:
 
 
 def known_words(root: str) -> str:
-    """What of a root error, beside its class, is in the words of a known failure, which quote no row; "" where
-    nothing is."""
+    """What of a root error, beside its class, is in the words of a known failure, which quote no row."""
     text = root.partition(":")[2]
     for pattern in (*_CAUSES, *_DEATHS):
         # A longer match has words of others within.

@@ -11,11 +11,11 @@ from sqlalchemy.orm import aliased
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.page.answers import FailureLine, FailureStory
 from airflow_provider_raydatallm.page.xcom_values import parsed, text_if_short
-from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY, RECORD_BYTES, shown
+from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY, RECORD_BYTES, shown, shows_row_texts
 
 #: States of a task instance after a try that failed. The record of others is that of an earlier try.
 _AFTER_FAILURE = frozenset({"failed", "up_for_retry"})
-#: What a line leaves out.
+#: What lists do not tell.
 _LONG = ("log", "log_of", "frames")
 
 #: The XCom of a record, to be joined by `is_of`.
@@ -39,18 +39,19 @@ def is_of(dag_id: str, task_id: str, runs: Subquery) -> ColumnElement[bool]:
     )
 
 
-def read_failure(state: str | None, text: str | None, *, whole: bool = True) -> Failure | None:
+def read_failure(state: str | None, text: str | None, *, whole: bool) -> Failure | None:
     """Returns the record of a task instance's last try, without what `[ray_llm] show_samples` hides; None
     when it did not fail, or left none.
 
     :param text: JSON, or what somebody made of it.
-    :param whole: whether with the log and the frames.
+    :param whole: whether with what a list does not tell: to make it safe takes time.
     """
     if text is None or state not in _AFTER_FAILURE:
         return None
     value = parsed(text)
     if isinstance(value, dict) and not whole:
-        value = {name: part for name, part in value.items() if name not in _LONG}
+        untold = _LONG if shows_row_texts() else (*_LONG, "row_texts")
+        value = {name: part for name, part in value.items() if name not in untold}
     return shown(Failure.parse(value))
 
 

@@ -55,7 +55,7 @@ _RUNS_WITHOUT_SLICE = 2_000
 
 
 class RunOfSlice(NamedTuple):
-    """An entry and the task instance that wrote it, with the whole record of its failure."""
+    """An entry and the task instance that wrote it, with the record of its failure."""
 
     entry: SliceEntry
     line: SliceLine
@@ -174,7 +174,7 @@ def _list_without_slice(
                 slice_key=key,
                 started=row.start_date,
                 ended=row.end_date,
-                failure=failures.line_of(failures.read_failure(row.state, row.failure)),
+                failure=failures.line_of(failures.read_failure(row.state, row.failure, whole=False)),
             )
         )
     return runs
@@ -185,7 +185,7 @@ def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index
     entry = _entries(dag_id, task_id).where(XComModel.run_id == run_id, XComModel.map_index == map_index)
     row = session.execute(_with_states(dag_id, task_id, entry)).first()
     if row is not None:
-        return _of_row(row)
+        return _of_row(row, whole=True)
     if AssetStateStoreModel is None:
         return None
     kept = _kept(dag_id, task_id).where(
@@ -193,7 +193,7 @@ def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index
         AssetStateStoreModel.last_updated_by_map_index == map_index,
     )
     rows = session.execute(_kept_with_states(dag_id, task_id, kept))
-    return next((run for row in rows if (run := _of_kept(row))), None)
+    return next((run for row in rows if (run := _of_kept(row, whole=True))), None)
 
 
 def list_history(session: Session, dag_id: str, task_id: str, slice_key: str) -> list[SliceLine]:
@@ -331,21 +331,24 @@ def _count(session: Session, statement: Select[Any]) -> int:
     return session.scalar(select(func.count()).select_from(statement.order_by(None).subquery())) or 0
 
 
-def _of_row(row: Any) -> RunOfSlice | None:
+def _of_row(row: Any, *, whole: bool = False) -> RunOfSlice | None:
+    """
+    :param whole: whether its failure has all that the record says, and not what a list tells.
+    """
     entry = SliceEntry.parse(parsed(row.value))
     if entry is None:
         return None
     state = None if row.state is None else str(row.state)
     times = {"started": row.start_date, "ended": row.end_date}
     line = _line(entry, state_of(state, entry), run_id=row.run_id, map_index=row.map_index, **times)
-    failure = failures.read_failure(state, row.failure)
+    failure = failures.read_failure(state, row.failure, whole=whole)
     told = {"try_number": row.try_number, "failure": failures.line_of(failure)}
     return RunOfSlice(entry, line.model_copy(update=told), failure)
 
 
-def _of_kept(row: Any) -> RunOfSlice | None:
+def _of_kept(row: Any, *, whole: bool = False) -> RunOfSlice | None:
     if row.id is not None:
-        return _of_row(row)
+        return _of_row(row, whole=whole)
     entry = SliceEntry.parse(parsed(row.value))
     if entry is None:
         return None

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from airflow.configuration import conf
 
 from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.result.failure_patterns import known_words
 from airflow_provider_raydatallm.exceptions import carried_failure, failure_of, with_failure
 from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.job.log_entries import clean
@@ -36,6 +37,8 @@ def shown(failure: Failure) -> Failure:
     if shows_row_texts():
         return failure
     hidden = failure.without_row_texts()
+    if hidden.sentence != failure.sentence and (words := known_words(failure.cause)):
+        hidden = replace(hidden, sentence=f"{hidden.sentence}: {words}")
     if failure.log_of:  # a log that no row comes into
         hidden = replace(hidden, log=failure.log, log_of=failure.log_of)
     return hidden if hidden == failure else replace(hidden, advice=(*hidden.advice, _HIDDEN))

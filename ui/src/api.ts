@@ -4,6 +4,25 @@ import type { CellState } from "./states";
 
 export type State = "published" | "quarantined" | "empty" | "running" | "queued" | "failed";
 
+/** Why a try failed. */
+export interface FailureLine {
+  kind: string;
+  sentence: string;
+  advice: string[];
+  place: Record<string, string | number>;
+  counts: Record<string, number>;
+  /** Empty unless `[ray_llm] show_samples` allows them. */
+  row_texts: string[];
+}
+
+export interface FailureStory extends FailureLine {
+  cause: string;
+  frames: string[];
+  log: string[];
+  /** Whose log that is; "": the Ray job's. */
+  log_of: string;
+}
+
 export interface SliceLine {
   slice_key: string;
   timezone: string | null;
@@ -30,29 +49,19 @@ export interface SliceLine {
   labels: Record<string, number> | null;
   quarantine_reasons: Record<string, number> | null;
   advice: string[];
-  failure: Failure | null;
+  failure: FailureLine | null;
 }
 
-/** Why the last try of a run failed. */
-export interface Failure {
-  kind: string;
-  sentence: string;
-  advice: string[];
-  place: Record<string, string | number>;
-  counts: Record<string, number>;
-  row_texts: string[];
-}
-
-/** A run whose task has not come to its slice. */
+/** A run whose task has not come to its slice: it failed before, or, of the schedule or a backfill, waits. */
 export interface RunWithoutSlice {
   run_id: string;
   map_index: number;
   state: State;
-  started: string | null;
-  ended: string | null;
-  failure: Failure | null;
   /** Null where only the run knows. */
   slice_key: string | null;
+  started: string | null;
+  ended: string | null;
+  failure: FailureLine | null;
 }
 
 /** A date of which the schedule, or a backfill, was to make a run. */
@@ -100,7 +109,7 @@ export interface TaskLine {
   last: SliceMark[];
   /** Whether these are all slices of the task. */
   is_all: boolean;
-  failed: { mark: SliceMark; failure: Failure | null } | null;
+  failed: { mark: SliceMark; failure: FailureLine | null } | null;
 }
 
 export interface TasksPage {
@@ -122,6 +131,7 @@ export interface Asset {
 
 export interface SliceRun {
   line: SliceLine;
+  failure: FailureStory | null;
   output_path: string;
   output_url: string | null;
   assets: Asset[];
@@ -172,7 +182,8 @@ export interface Version {
 
 export interface Progress {
   step: string | null;
-  error: string | null;
+  /** In the words of the command line. */
+  phase: string | null;
   rows: number | null;
   planned: number | null;
   failed: number | null;

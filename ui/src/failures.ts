@@ -1,6 +1,6 @@
 // The runs of a task that failed and that nothing made good since. Pure.
 
-import type { Failure, RunWithoutSlice, SliceLine } from "./api";
+import type { FailureLine, RunWithoutSlice, SliceLine } from "./api";
 import { slicesToCome } from "./calendar";
 
 export interface FailedRun {
@@ -10,7 +10,7 @@ export interface FailedRun {
   map: number;
   hasSlice: boolean;
   at: string | null;
-  failure: Failure | null;
+  failure: FailureLine | null;
 }
 
 /**

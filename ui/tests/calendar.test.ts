@@ -12,6 +12,8 @@ export function slice(key: string, more: Partial<SliceLine> = {}): SliceLine {
   };
 }
 
+const EARLY = { map_index: -1, state: "queued" as const, started: null, ended: null, failure: null };
+
 function without(...keys: string[]): DateWithoutRun[] {
   return keys.map((key) => ({ slice_key: key, date: `${key}T00:00:00Z`, archived: false }));
 }
@@ -102,7 +104,7 @@ describe("blocksOf", () => {
 
 describe("latest", () => {
   it("takes the newest run of a slice, and no trial", () => {
-    const runs = [slice("a", { trial: "first-10" }), slice("a", { run_id: "new" }), slice("a", { run_id: "old" })];
+    const runs = [slice("a", { trial: "first-10" }), slice("a", { ...EARLY, run_id: "new" }), slice("a", { ...EARLY, run_id: "old" })];
     expect(latest(runs).get("a")?.run_id).toBe("new");
   });
 });

@@ -41,6 +41,7 @@ _WRAPPER = re.compile(
 _PYDANTIC = re.compile(r"\d+ validation errors? for (\w+)\s+(.*?)(?: \[type=.*)?$", re.DOTALL)
 _MAX_CHARACTERS = 2000
 _SENTENCE_CHARACTERS = 400
+_WORDS_CHARACTERS = 80
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)\n[ \t]+(\S[^\n]{0,499})')
 #: Files whose lines mean nothing to the user.
 _FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|/airflow_provider_raydatallm/|^<|\.pyx$")
@@ -137,6 +138,16 @@ def classify(root: str) -> Failure:
     if pattern is None:
         return Failure("transient", first_line(root), cause=root)
     return Failure(pattern.kind, first_line(root), advice=(pattern.advice,), cause=root)
+
+
+def known_words(root: str) -> str:
+    """What of a root error, beside its class, is in the words of a known failure, which quote no row."""
+    text = root.partition(":")[2]
+    for pattern in (*_CAUSES, *_DEATHS):
+        # A longer match has words of others within.
+        if (match := re.search(pattern.pattern, text)) and len(match[0]) <= _WORDS_CHARACTERS:
+            return match[0]
+    return ""
 
 
 def first_line(root: str) -> str:

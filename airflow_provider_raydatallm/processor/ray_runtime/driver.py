@@ -31,7 +31,7 @@ class StopRequested(BaseException):
 
     failure = Failure(
         "stopped",
-        "the job was stopped by somebody: it was told to stop",
+        "the job was told to stop, by somebody or by its cluster",
         advice=("Its finished rows are kept",),
     )
 

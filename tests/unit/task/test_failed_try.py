@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
 from dataclasses import replace
@@ -13,14 +14,16 @@ from jinja2 import UndefinedError
 
 from airflow_provider_raydatallm.clusters.embedded.processes import LocalHeadError
 from airflow_provider_raydatallm.contract.result.failure import Failure, Place
+from airflow_provider_raydatallm.contract.result.failure_patterns import classify
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayEngineDiedError,
+    RayJobStoppedError,
     RayLLMInputError,
     failure_of,
 )
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY, record_failure, show_last
+from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY, record_failure, show_last, shown
 from airflow_provider_raydatallm.task.job.record import DeferredJob, JobRecord
 from airflow_provider_raydatallm.task.job.verdict import Failed, to_event
 from airflow_provider_raydatallm.task.job.waiter import JobRef
@@ -120,6 +123,15 @@ def test_error_of_the_provider_reaches_airflow_without_the_frames_that_led_to_it
     assert raised.value.__suppress_context__
 
 
+def test_task_that_airflow_stops_says_what_may_have_stopped_it() -> None:
+    """A person who marked it did not kill it, and by its own means it cannot know."""
+    task = operator()
+    task.on_kill()
+    with pytest.raises(RayJobStoppedError, match=r"Airflow stopped the task: .*marked or cleared") as raised:
+        asyncio.run(task._unless_killed(asyncio.sleep(60)))
+    assert "killed" not in str(raised.value)
+
+
 def deferred(task: RayLLMBatchOperator) -> dict[str, Any]:
     ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n", cluster="connection:ray_default")
     record = JobRecord("submitted", "connection:ray_default", "j", "n", "h", "f", 1)
@@ -145,6 +157,15 @@ def test_nothing_that_may_quote_a_row_enters_airflow_unless_a_setting_allows_it(
     assert of_row.sentence in log.lines[-1][1]
     assert kept(context).place == of_row.place
     assert "Ray job's log" in kept(context).advice[-1]
+
+
+@pytest.mark.parametrize(("root", "says"), [
+    ("RuntimeError: Cannot find any model weights with `/m`", "RuntimeError: Cannot find any model weights"),
+    ("torch.OutOfMemoryError: CUDA out of memory. Jane", "torch.OutOfMemoryError: CUDA out of memory"),
+    ("KeyError: 'Jane Doe'", "KeyError"),
+])  # fmt: skip
+def test_error_in_the_words_of_others_says_those_of_a_known_failure(root: str, says: str) -> None:
+    assert shown(classify(root)).sentence == says
 
 
 @pytest.mark.usefixtures("with_row_texts")

@@ -21,7 +21,7 @@ export function RowCounts({ title, names, counts, rows }: Props) {
   const sorted = Object.entries(counts ?? {}).sort((a, b) => b[1] - a[1]);
   if (sorted.length === 0) return null;
   const bars = sorted.slice(0, SHOWN).map(([name, n]) => {
-    return { name, share: rows > 0 ? Math.min(n / rows, 1) : 0, words: `${count(n)} (${percent(n, rows)})` };
+    return { name, share: rows ? Math.min(n / rows, 1) : 0, words: `${count(n)} (${percent(n, rows)})` };
   });
   return (
     <Section title={title}>

@@ -101,7 +101,7 @@ function Task({ task }: { task: TaskLine }) {
   return (
     <>
       <Flex columnGap={4} justify="space-between" rowGap={1} wrap="wrap">
-        <Text fontWeight="semibold" overflowWrap="anywhere">
+        <Text fontWeight="semibold" maxWidth="100%" minWidth={0} overflowWrap="anywhere">
           <PageLink to={pathOf({ dag, task: task_id })}>
             <Plain most={NAME}>{dag_name}</Plain> / <Plain most={NAME}>{task_id}</Plain>
           </PageLink>
@@ -127,11 +127,12 @@ function Task({ task }: { task: TaskLine }) {
               </span>
             </HStack>
           ))}
+          {last.length === 0 ? <Text color="fg.muted">Trials only</Text> : null}
           {is_all ? null : <Text color="fg.muted">in the newest runs</Text>}
         </HStack>
       </Flex>
       {failed ? (
-        <Text color="fg.error" fontSize="sm" lineClamp={2} mt={2} overflowWrap="anywhere">
+        <Text color="failed.fg" fontSize="sm" lineClamp={2} mt={2} overflowWrap="anywhere">
           <PageLink to={runPath(dag, task_id, failed.mark)}>
             <Plain most={NAME}>{failed.mark.slice_key ?? failed.mark.run_id ?? ""}</Plain>
           </PageLink>

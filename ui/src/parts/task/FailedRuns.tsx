@@ -58,7 +58,7 @@ function Why({ run: { failure } }: { run: FailedRun }) {
   if (failure === null) return <>Its task left no reason: its log may have one.</>;
   return (
     <>
-      <Text _firstLetter={{ textTransform: "uppercase" }} color="fg.error">
+      <Text _firstLetter={{ textTransform: "uppercase" }} color="failed.fg">
         <Plain>{failure.sentence}</Plain>
       </Text>
       {failure.advice.map((one) => (

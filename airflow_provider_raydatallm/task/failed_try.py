@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from airflow.configuration import conf
+from airflow.exceptions import AirflowConfigException
 
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.failure_patterns import known_words
@@ -15,6 +17,8 @@ from airflow_provider_raydatallm.task.job.log_entries import clean
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+logger = logging.getLogger(__name__)
 
 #: Key of the XCom that holds the record. The next try removes it, as Airflow does with all.
 FAILURE_KEY = "ray_llm_failure"
@@ -27,9 +31,13 @@ _HIDDEN = (
 
 
 def shows_row_texts() -> bool:
-    """Whether `[ray_llm] show_samples` allows texts from rows on the page, in messages, and in what a task
-    leaves in Airflow."""
-    return conf.getboolean("ray_llm", "show_samples", fallback=False)
+    """Whether `[ray_llm] show_samples` allows texts from rows on the page, and in what a task leaves in
+    Airflow. A value that is neither hides them: a setting fails neither a page nor a task."""
+    try:
+        return conf.getboolean("ray_llm", "show_samples", fallback=False)
+    except AirflowConfigException as e:
+        logger.warning("[ray_llm] show_samples counts as False: %s", e)
+        return False
 
 
 def shown(failure: Failure) -> Failure:

@@ -140,16 +140,6 @@ def classify(root: str) -> Failure:
     return Failure(pattern.kind, first_line(root), advice=(pattern.advice,), cause=root)
 
 
-def known_words(root: str) -> str:
-    """What of a root error, beside its class, is in the words of a known failure, which quote no row."""
-    text = root.partition(":")[2]
-    for pattern in (*_CAUSES, *_DEATHS):
-        # A longer match has words of others within.
-        if (match := re.search(pattern.pattern, text)) and len(match[0]) <= _WORDS_CHARACTERS:
-            return match[0]
-    return ""
-
-
 def first_line(root: str) -> str:
     """What a sentence quotes of a root error."""
     line = root.strip().partition("\n")[0].rstrip().removesuffix(".")
@@ -159,6 +149,16 @@ def first_line(root: str) -> str:
 def find_causes(exceptions: list[str]) -> list[str]:
     """Those exceptions that match a known cause."""
     return [e for e in exceptions if any(re.search(c.pattern, e) for c in _CAUSES)]
+
+
+def known_words(root: str) -> str:
+    """What of a root error, beside its class, is in the words of a known failure, which quote no row."""
+    text = root.partition(":")[2]
+    for pattern in (*_CAUSES, *_DEATHS):
+        # A longer match has words of others within.
+        if (match := re.search(pattern.pattern, text)) and len(match[0]) <= _WORDS_CHARACTERS:
+            return match[0]
+    return ""
 
 
 def find_frames(text: str) -> tuple[str, ...]:

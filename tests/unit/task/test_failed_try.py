@@ -138,7 +138,11 @@ def deferred(task: RayLLMBatchOperator) -> dict[str, Any]:
     return DeferredJob(ref, spec_of(task), record).to_kwargs()
 
 
-def test_nothing_that_may_quote_a_row_enters_airflow_unless_a_setting_allows_it() -> None:
+@pytest.mark.parametrize("setting", ["False", "perhaps"])
+def test_nothing_that_may_quote_a_row_enters_airflow_unless_a_setting_allows_it(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__SHOW_SAMPLES", setting)
     of_row = replace(
         DIED,
         cause="Jane Doe",

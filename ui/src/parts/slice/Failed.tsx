@@ -74,7 +74,7 @@ function Alert({ title, children }: { title: ReactNode; children: ReactNode }) {
       <Heading as="h2" mb={2} size="md">
         {title}
       </Heading>
-      <Box display="grid" gap={2}>
+      <Box display="grid" gap={2} gridTemplateColumns="minmax(0, 1fr)">
         {children}
       </Box>
     </Box>

@@ -36,10 +36,15 @@ def answers_fingerprint(job: SliceJob) -> str:
     return _hash_json(
         {
             "answer_version": ANSWER_VERSION,
-            "arguments": affected(job, Affects.ANSWERS, Affects.REQUEST, Affects.ROWS),
+            "arguments": asked(job),
             **job.task.derived(job),
         }
     )
+
+
+def asked(job: SliceJob) -> dict[str, Any]:
+    """The arguments that decide answers, by their paths; those with their default are left out."""
+    return affected(job, Affects.ANSWERS, Affects.REQUEST, Affects.ROWS)
 
 
 def answer_cache_key(job: SliceJob, engine_kwargs: Mapping[str, Any], model_files: Any) -> str:

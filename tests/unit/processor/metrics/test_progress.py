@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.metrics import progress as progress_module
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressReporter
 from airflow_provider_raydatallm.processor.publish import garbage
@@ -120,10 +120,10 @@ def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
     assert (progress["step"], progress["rows"], progress["planned"]) == ("failed", 20, 30)
     spec = tmp_path / "spec.json"
     spec.write_text(job.model_dump_json())
-    assert main(["status", str(spec)]) == 0
-    shown = capsys.readouterr()
-    assert shown.out == "nothing is published\n"
-    assert f"{progress['when']}: failed (the third batch failed): 20 of 30 rows (67%)" in shown.err
+    assert main(["show", str(spec)]) == 1
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "nothing is published", f"the run failed at {progress['when']}: the third batch failed",
+    ]  # fmt: skip
 
     run(job)
     assert not file_of(job).exists()
@@ -153,7 +153,7 @@ def test_log_of_a_dead_process_is_read_and_told_once(job: SliceJob, monkeypatch:
 def test_gc_removes_the_progress_of_an_abandoned_checkpoint(job: SliceJob) -> None:
     with pytest.raises(SliceError):
         run(job, fail_at_third_batch())
-    for found in garbage.find_leftovers(job, 0):
+    for found in garbage.find_leftovers(job.address, 0):
         garbage.remove_leftovers(found.folders)
     assert not file_of(job).exists()
 

@@ -108,6 +108,26 @@ def test_slice_with_too_many_failed_rows_has_their_number_beside_the_error(tmp_p
     assert (counts["planned"], counts["finished"], counts["failed"]) == (30, 30, 20)
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "We couldn't connect to 'https://huggingface.co' to load the files",
+            "the model m/m: OSError: We couldn't connect to 'https://huggingface.co' to load the files",
+        ),
+        ("m/m is not a valid git identifier", "OSError: m/m is not a valid git identifier"),
+        ("the disk is full", "OSError: the disk is full"),
+    ],
+)  # fmt: skip
+def test_failure_of_the_hub_names_the_model(job: SliceJob, words: str, sentence: str) -> None:
+    def fail(batch: pa.Table) -> None:
+        raise OSError(words)
+
+    with pytest.raises(OSError, match=words[:9]) as raised:
+        run(job, fail)
+    assert getattr(raised.value, "failure", None).sentence == sentence
+
+
 def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
     job: SliceJob, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

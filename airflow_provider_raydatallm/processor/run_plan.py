@@ -115,7 +115,7 @@ def _quarantine_findings(build: VersionBuild, state: CheckpointState) -> list[Fi
         build.check_quarantine(state)
     except SliceError as e:
         failure = e.failure
-        return [Finding("too_many_failed", "error", failure.headline, joined(failure.advice), failure.kind)]
+        return [Finding("too_many_failed", "error", failure.sentence, joined(failure.advice), failure.kind)]
     return []
 
 

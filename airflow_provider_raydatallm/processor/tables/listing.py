@@ -42,6 +42,12 @@ def nothing_of(output_path: str, key: str, metadata_path: str | None = None) -> 
     keys = [of_slice for of_slice, _ in find_slices(output_path, metadata_path)]
     if not keys:
         return nothing_in(output_path, metadata_path)
+    if key in keys:
+        return SliceError(
+            f"nothing is published of slice {key} in {output_path}, and no run left a reason here",
+            kind="input",
+            advice=_EARLY,
+        )
     return SliceError(
         f"no run of slice {key} left anything in {output_path}, which has {len(keys):,} slice(s), from "
         f"{keys[0]} to {keys[-1]}",

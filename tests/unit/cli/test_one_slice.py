@@ -191,6 +191,24 @@ def test_wrong_form_is_told_what_to_do(
     assert f"error: {says}" in say(capsys, *command.split(), code=1)
 
 
+def test_slice_that_gc_cleaned_is_not_said_to_be_unknown(job: SliceJob, capsys: Out) -> None:
+    fail(job)
+    say(capsys, "gc", job.output_path, "--days", "0")
+    says = f"nothing is published of slice {DAY} in {job.output_path}, and no run left a reason here"
+    assert f"error: {says}. A run that fails before" in say(capsys, "show", job.output_path, DAY, code=1)
+    [_, line] = say(capsys, "slices", job.output_path).splitlines()
+    assert line == f"{DAY}  nothing is published, and no run left a reason here"
+
+
+def test_plan_that_would_fail_quotes_no_row(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
+    fail(job)
+    spec = write_spec(changed(job, quality__max_quarantine=0.1), tmp_path)
+    assert main(["plan", spec, "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["findings"][0]["code"] == "too_many_failed"
+    assert "begins with fail" not in said["failure"]["sentence"]
+
+
 def test_version_that_is_no_number_is_told_what_to_do(job: SliceJob, capsys: Out) -> None:
     with pytest.raises(SystemExit, match="2"):
         main(["restore", job.output_path, DAY])

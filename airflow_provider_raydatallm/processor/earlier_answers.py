@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_raydatallm.contract.fingerprint import asked
+from airflow_provider_raydatallm.contract.fingerprint import BRIEF_CHARACTERS, HASH, asked
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.sizing.plan_lines import Line
@@ -15,9 +15,6 @@ from airflow_provider_raydatallm.processor.store.checkpoint import ASKED, Checkp
 from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, PLAN_BYTES, input_of_plan
 from airflow_provider_raydatallm.processor.store.ledger import answered_in_name
 from airflow_provider_raydatallm.processor.version_build import VersionBuild
-
-#: Of a value that is quoted.
-_CHARACTERS = 60
 
 
 @dataclass(frozen=True)
@@ -133,7 +130,7 @@ def _why(job: SliceJob, document: Mapping[str, Any]) -> str:
     before = document.get(ASKED)
     if not isinstance(before, Mapping):
         return "they are of another configuration"
-    was, now = dict(_flat(before)), dict(_flat(asked(job)))
+    was, now = {name: str(value) for name, value in before.items()}, asked(job)
     changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     if changed:
         return ", ".join(_change(name, was.get(name), now.get(name)) for name in changed)
@@ -142,16 +139,8 @@ def _why(job: SliceJob, document: Mapping[str, Any]) -> str:
     )
 
 
-def _flat(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
-
-
-def _change(name: str, was: Any, now: Any) -> str:
-    texts = ["not set" if value is None else str(value) for value in (was, now)]
-    if max(map(len, texts)) > _CHARACTERS:
+def _change(name: str, was: str | None, now: str | None) -> str:
+    values = [value or "" for value in (was, now)]
+    if any(HASH.fullmatch(value) or len(value) > BRIEF_CHARACTERS for value in values):
         return f"{name} changed"
-    return f"{name} was {texts[0]} and is {texts[1]}"
+    return f"{name} was {was or 'not set'} and is {now or 'not set'}"

@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.contract.fingerprint import asked
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -200,7 +201,7 @@ class VersionBuild:
             it.
         """
         lease.watch(self._is_superseded)
-        self.checkpoint.save_plan(self.plan, self.types)
+        self.checkpoint.save_plan(self.plan, self.types, asked(self.job))
         self.agree_on_columns(self.known_fields)
         if self.checkpoint.base is not None:
             assert self.base is not None
@@ -227,7 +228,14 @@ class VersionBuild:
             self.before_commit()
         lease.check()
         try:
-            version = commit(self.folders, self.job, staged, known, lease)
+            version = commit(
+                self.folders,
+                self.job.slice_key,
+                staged,
+                known,
+                lease,
+                accepts_change=self.job.publish.on_schema_change == "accept",
+            )
         except SupersededError as e:
             if not staged.is_held:
                 discard(self.folders, staged)

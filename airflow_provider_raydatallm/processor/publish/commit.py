@@ -20,9 +20,7 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from airflow_provider_raydatallm import __version__
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
-from airflow_provider_raydatallm.processor.publish.slice_checks import refuse_other_instant
 from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
@@ -72,15 +70,17 @@ class OtherColumnsError(UnusableError):
 
 def commit(
     folders: SliceFolders,
-    job: SliceJob,
+    slice_key: str,
     staged: StagedVersion,
     known: ColumnAgreement | None = None,
     lease: Lease | None = None,
+    *,
+    accepts_change: bool = False,
 ) -> Version:
     """Publishes a staged version and has the table show it.
 
-    :param job: says of which slice it is, and whether the table's columns may change with it: a document that
-        others can write decides neither.
+    :param slice_key: of the slice, and `accepts_change`: whether the table's columns may change with it. A
+        document that others can write decides neither.
     :param lease: of the run that publishes it; None for a command.
     :param known: the table's columns, as a process knows them that has just staged this version.
     :raises PublishedByOthersError: when somebody else published it.
@@ -88,9 +88,9 @@ def commit(
     :raises UnusableError: when its files or its document are gone, or the table has other columns now.
     """
     if known is None:
-        _check_slice_of(job, staged)
+        _check_slice_of(slice_key, staged)
         _check_files(folders, staged)
-    _confirm_columns(folders, job, staged, known)
+    _confirm_columns(folders, slice_key, staged, known, accepts_change=accepts_change)
     version = _put(folders, staged, staged.number, lease) if known is not None else None
     others = None
     while version is None and others is None:
@@ -237,15 +237,11 @@ def _decide(folders: SliceFolders, staged: StagedVersion) -> Version | int:
         ) from e
 
 
-def _check_slice_of(job: SliceJob, staged: StagedVersion) -> None:
-    """:raises UnusableError: when it is another slice's, or another date's."""
-    body = staged.version.body
-    refuse_other_instant(job, staged.version)
-    if body.get("slice_key") != job.slice_key:
-        raise UnusableError(
-            f"{staged.name} of {staged.table} is of slice {body.get('slice_key')!r}, and this is "
-            f"{job.slice_key!r}"
-        )
+def _check_slice_of(slice_key: str, staged: StagedVersion) -> None:
+    """:raises UnusableError: when it is another slice's."""
+    own = staged.version.body.get("slice_key")
+    if own != slice_key:
+        raise UnusableError(f"{staged.name} of {staged.table} is of slice {own!r}, and this is {slice_key!r}")
 
 
 def _check_files(folders: SliceFolders, staged: StagedVersion) -> None:
@@ -322,13 +318,17 @@ def _copy(folders: SliceFolders, staged: StagedVersion, number: int) -> dict[str
 
 
 def _confirm_columns(
-    folders: SliceFolders, job: SliceJob, staged: StagedVersion, known: ColumnAgreement | None
+    folders: SliceFolders,
+    slice_key: str,
+    staged: StagedVersion,
+    known: ColumnAgreement | None,
+    *,
+    accepts_change: bool,
 ) -> None:
     """:raises UnusableError: when another slice published other columns since this version was staged."""
-    accepts_change = job.publish.on_schema_change == "accept"
     try:
         ColumnAgreement.read(table_metadata(folders), known).agree(
-            job.slice_key, staged.columns, accepts_change=accepts_change, is_published=True
+            slice_key, staged.columns, accepts_change=accepts_change, is_published=True
         )
     except ColumnsChangedError as e:
         raise OtherColumnsError(

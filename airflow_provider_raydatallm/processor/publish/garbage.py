@@ -10,14 +10,13 @@ import logging
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.slice_paths import slice_paths, slice_template
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.slice_paths import SliceAddress, slice_paths, slice_template
 from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.probe import PROBE
@@ -55,14 +54,17 @@ class Leftovers:
     age_days: float
 
 
-def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STALE_SECONDS) -> list[Leftovers]:
-    """Finds slices of the job's table, and of its trials, in which runs left files that have not changed for
+def find_leftovers(
+    of: SliceAddress, days: float, stale_seconds: float = lease.STALE_SECONDS
+) -> list[Leftovers]:
+    """Finds slices of a slice's table, and of its trials, in which runs left files that have not changed for
     `days`. Slices on which a run is at work are not among them, nor those whose metadata cannot be read.
 
     :param stale_seconds: for how long a holder's beat is watched before it counts as dead.
     :raises SliceError: when their folders are another table's.
     """
-    slices = [*_list_slices(job), *_list_slices(job, "{trial}")]
+    trials = (None, "{trial}") if of.trial is None else (of.trial,)
+    slices = [one for trial in trials for one in _list_slices(of, trial)]
     folders = [SliceFolders.open(one.paths) for one in slices]
     with ThreadPoolExecutor(_THREADS) as pool:
         ages = list(pool.map(partial(_age_if_readable, days), slices, folders))
@@ -135,32 +137,30 @@ def _is_probe(folders: SliceFolders) -> bool:
     return folders.metadata.url.rpartition("/")[2].startswith(PROBE)
 
 
-def _list_slices(job: SliceJob, trial: str | None = None) -> list[SliceJob]:
-    """Jobs of the slices that have metadata; with "{trial}", of all trials."""
-    metadata_path = job.publish.metadata_path if trial is None else None
-    template = slice_paths(slice_template(job.output_path, trial), metadata_path).metadata
+def _list_slices(of: SliceAddress, trial: str | None) -> list[SliceAddress]:
+    """Those of a table that have metadata; with "{trial}", of all its trials."""
+    metadata_path = of.metadata_path if trial is None else None
+    template = slice_paths(slice_template(of.output_path, trial), metadata_path).metadata
     return [
-        job.changed(
-            source={"max_rows": None if trial is None else 1, "trial": fields.get("trial")}
-        ).model_copy(update={"slice_key": unquote(fields["slice"])})
+        replace(of, slice_key=unquote(fields["slice"]), trial=fields.get("trial", trial))
         for fields in find_folders(template)
     ]
 
 
-def _is_of_key(job: SliceJob, folders: SliceFolders) -> bool:
+def _is_of_key(of: SliceAddress, folders: SliceFolders) -> bool:
     """Whether a folder's run or version says so: "sales-b-2026-01-31", the slice of "sales-b-{slice}", has a
     name as a slice of "sales-{slice}" has."""
     holder = lease.read_holder(folders.metadata, released=True)
     key = holder.slice_key if holder is not None else None
     if key is None and (version := versions.newest_version(folders.metadata)) is not None:
         key = version.body.get("slice_key")
-    return key is None or key == job.slice_key
+    return key is None or key == of.slice_key
 
 
-def _age_if_readable(days: float, job: SliceJob, folders: SliceFolders) -> float | None:
+def _age_if_readable(days: float, of: SliceAddress, folders: SliceFolders) -> float | None:
     try:
         age = _age_days(folders, days)
-        return age if age is None or _is_of_key(job, folders) else None
+        return age if age is None or _is_of_key(of, folders) else None
     except SliceError as e:
         logger.warning("What runs left in %s stays: %s", folders.metadata.url, e)
         return None

@@ -59,7 +59,8 @@ def summarize_quarantine(
     examples: dict[str, str] = {}
     places: dict[str, Place] = {}
     for (unit, offset), (kind, error) in errors.items():
-        examples.setdefault(kind, f"{plan.locate(unit, offset)}: {kind}: {error}")
+        why = error if error.startswith(kind) else f"{kind}: {error}"
+        examples.setdefault(kind, f"{plan.locate(unit, offset)}: {why}")
         places.setdefault(kind, plan.place_in(plan.units[unit], offset))
     most = kinds.most_common(3)
     return Summary(

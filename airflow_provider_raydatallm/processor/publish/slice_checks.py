@@ -23,16 +23,17 @@ _RENAMED = (
 )
 
 
-def check_slice(job: SliceJob, folders: SliceFolders) -> None:
+def check_shown(folders: SliceFolders) -> None:
+    """Makes the table show the newest version, unless its files are damaged.
+
+    :raises SliceError: when no run would publish there: the newest commit is damaged or lost, or the folder
+        holds files of others.
     """
-    :raises SliceError: when no run would publish there: the newest commit is damaged or lost, the folder
-        holds files of others, or its date is published under another name, or another date under its name.
-    """
-    version, _ = find_published(job, folders)
-    if version is None:
-        refuse_another_name(job)
-    else:
-        refuse_other_instant(job, version)
+    try:
+        if reconcile(folders) is None:
+            refuse_foreign_files(folders)
+    except DamagedVersionError as e:
+        logger.warning("%s: the next version replaces it", log_text(e))
 
 
 def find_published(job: SliceJob, folders: SliceFolders) -> tuple[Version | None, int]:

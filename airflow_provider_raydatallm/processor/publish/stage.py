@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint, fingerprint
+from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint, asked, fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -34,7 +34,7 @@ from airflow_provider_raydatallm.processor.publish.value_counts import label_col
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.store.checkpoint import ASKED, Checkpoint
 from airflow_provider_raydatallm.processor.store.file_names import PLANS, STAGED
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Ledger
@@ -106,7 +106,7 @@ class Staging:
             )
         result = report(totals)
         plan_name = f"{PLANS}/plan-{self.number:06}-{uuid.uuid4().hex[:8]}.json"
-        self.folders.metadata.create_document(plan_name, self.plan.to_json())
+        self.folders.metadata.create_document(plan_name, {**self.plan.to_json(), ASKED: asked(self.job)})
         body: dict[str, object] = {
             "number": self.number,
             "base": self.base.number if self.base is not None else None,

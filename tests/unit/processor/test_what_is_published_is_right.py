@@ -269,7 +269,7 @@ def test_gc_leaves_a_live_run_alone_however_young_its_files_may_be(
 
     def collect(batch: pa.Table) -> None:
         if cluster.answered == 20:
-            found.extend(garbage.find_leftovers(job, days=0, stale_seconds=2))
+            found.extend(garbage.find_leftovers(job.address, days=0, stale_seconds=2))
 
     cluster.before_batch = collect
     assert run_in_process(job, cluster).outcome == "published"

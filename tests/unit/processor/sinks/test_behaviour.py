@@ -313,7 +313,7 @@ def test_kept_version_is_restored_with_its_quarantine(stage: Stage, job: SliceJo
     run(asked(job, "one"))
     old = newest(job)
     run(asked(job, "two"))
-    version = restore_version(job, 1)
+    version = restore_version(job.address, 1)
     assert (version.number, version.body["base"]) == (3, 2)
     assert answers(stage.read(job)) == answered("one")
     assert stage.read_quarantine(job).num_rows == 2

@@ -180,6 +180,7 @@ class SliceRun(BaseModel):
 
     :param assets: that the task updates, as far as the user may read them.
     :param history: runs of the same slice, with this one, the newest first.
+    :param to_change: what would keep the rows out of quarantine that this run put there.
     """
 
     line: SliceLine
@@ -191,6 +192,7 @@ class SliceRun(BaseModel):
     ray_job_url: str | None
     tries: list[Try]
     history: list[SliceLine]
+    to_change: list[str] = []
 
 
 class Version(BaseModel):

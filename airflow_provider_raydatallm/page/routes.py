@@ -10,6 +10,7 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from fastapi import APIRouter, HTTPException, Path, Query, status
 
+from airflow_provider_raydatallm.contract.result.row_errors import changes_for
 from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.page import failures, index, overview, storage
@@ -91,6 +92,7 @@ def get_run(
         ray_job_url=_web_address(index.read_xcom(session, *task, RayJobLink.xcom_key)),
         tries=index.list_tries(session, *task),
         history=index.list_history(session, dag_id, task_id, run.line.slice_key) or [run.line],
+        to_change=changes_for(run.line.quarantine_reasons or {}),
     )
 
 

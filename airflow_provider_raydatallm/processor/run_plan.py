@@ -27,6 +27,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import 
 from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
+from airflow_provider_raydatallm.processor.publish.quarantine_limits import check_quarantine
 from airflow_provider_raydatallm.processor.sizing import facts, model_config, sizes
 from airflow_provider_raydatallm.processor.sizing.checks import Finding, check_request, preflight_findings
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import probe_cluster
@@ -112,7 +113,7 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
 def _quarantine_findings(build: VersionBuild, state: CheckpointState) -> list[Finding]:
     """Failed rows that are not asked again may be more than a slice may lose, before a run begins."""
     try:
-        build.check_quarantine(state)
+        check_quarantine(build.job, build.plan, build.checkpoint, state)
     except SliceError as e:
         failure = e.failure
         return [Finding("too_many_failed", "error", failure.sentence, joined(failure.advice), failure.kind)]

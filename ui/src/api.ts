@@ -139,6 +139,8 @@ export interface SliceRun {
   ray_job_url: string | null;
   tries: Try[];
   history: SliceLine[];
+  /** What would keep the rows out of quarantine that this run put there. */
+  to_change: string[];
 }
 
 export interface Advice {

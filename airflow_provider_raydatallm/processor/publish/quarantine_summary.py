@@ -21,12 +21,12 @@ _SAMPLED_FRAGMENTS = 20
 
 
 class Summary(NamedTuple):
-    """:ivar kinds: counts, such as "12 KeyError, 1 ValueError".
+    """:ivar reasons: how many rows have each type of error, among those that were looked at.
     :ivar examples: the first error of each kind, which may quote its row.
     :ivar place: of the first example.
     """
 
-    kinds: str
+    reasons: Counter[str]
     examples: tuple[str, ...]
     place: Place
 
@@ -64,7 +64,7 @@ def summarize_quarantine(
         places.setdefault(kind, plan.place_in(plan.units[unit], offset))
     most = kinds.most_common(3)
     return Summary(
-        ", ".join(f"{n:,} {kind}" for kind, n in most),
+        kinds,
         tuple(examples[kind] for kind, _ in most),
         places[most[0][0]] if most else Place(),
     )

@@ -521,7 +521,7 @@ def age(job: SliceJob, days: float) -> None:
 def collect(job: SliceJob, days: float = 7) -> int:
     found = garbage.find_leftovers(job, days, stale_seconds=0.2)
     for one in found:
-        garbage.remove_leftovers(one.folders, days)
+        garbage.remove_leftovers(one, days)
     return len(found)
 
 

@@ -140,6 +140,5 @@ def get_staged(folders: SliceFolders, name: str | None, wanted: str | None = Non
     if (version := find_published(folders, name)) is not None:
         raise PublishedBeforeError(folders, name, version)
     raise StagedVersionError(
-        f"{folders.table.url} has no staged version {name!r} (it has: {', '.join(names) or 'none'}): it was "
-        "discarded, was too old, or another version was published"
+        f"no staged version of {folders.table.url} is named {name!r} (it has: {', '.join(names) or 'none'})"
     )

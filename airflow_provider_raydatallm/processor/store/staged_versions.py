@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.processor.store.commit_body import check_body
 from airflow_provider_raydatallm.processor.store.file_names import (
     LAST_NUMBER,
     number_of_staged,
+    plan_of_staged,
     staged_of_document,
 )
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
@@ -33,7 +34,7 @@ from airflow_provider_raydatallm.processor.store.versions import Version
 #: Folder of the documents, in a slice's metadata.
 STAGED_VERSIONS = "staged_versions"
 #: Of the documents' format.
-FORMAT = 2
+FORMAT = 3
 #: How long a version that is held stays, unless it says otherwise.
 KEEP_DAYS = 30.0
 MOST_DAYS = 36_500.0
@@ -41,7 +42,7 @@ MOST_DAYS = 36_500.0
 _OF_COMMITS = {"format", "void", "published_at", "staged_version"}
 #: As of a commit.
 _MAX_BYTES = 256 << 20
-_STAGE_ANEW = "Run the slice again, which stages it anew from its finished rows"
+STAGE_ANEW = "Run the slice again, which stages it anew from its finished rows"
 
 
 class StagedVersionError(SliceError):
@@ -173,14 +174,14 @@ def read_staged(folders: SliceFolders, name: str) -> StagedVersion | None:
     except CorruptFileError as e:
         raise StagedVersionError(
             f"{path} is damaged, or was edited, and cannot be published",
-            advice=_STAGE_ANEW,
+            advice=STAGE_ANEW,
             row_texts=e.failure.row_texts,
         ) from e
     if body is None:
         return None
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         found = body.get("format") if isinstance(body, dict) else None
-        advice = _STAGE_ANEW
+        advice = STAGE_ANEW
         if isinstance(found, int) and found > FORMAT:
             advice = "Upgrade the provider here"
         raise StagedVersionError(
@@ -193,13 +194,18 @@ def read_staged(folders: SliceFolders, name: str) -> StagedVersion | None:
             raise ValueError(f"it is that of {document.name!r}")
         if own := _OF_COMMITS & document.commit.keys():
             raise ValueError(f"it says {sorted(own)[0]!r}, which only a commit does")
-        check_body(document.commit, number_of_staged(name) or 0)
+        number = number_of_staged(name) or 0
+        check_body(document.commit, number)
+        if document.commit["plan"] != plan_of_staged(name):  # who discards it removes that
+            raise ValueError("it names the plan of another version")
+        if document.follows >= number:  # then a version that it became would not be found
+            raise ValueError(f"it follows version {document.follows}, and its number is {number}")
         _check_rows(document.commit)
     except ValueError as e:
         why = e.errors(include_url=False)[0]["msg"] if isinstance(e, ValidationError) else e
         raise StagedVersionError(
             f"{path} is no staged version that this provider wrote",
-            advice=_STAGE_ANEW,
+            advice=STAGE_ANEW,
             row_texts=(str(why),),
         ) from e
     staged = StagedVersion(name, body)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.model.reconcile import START, paid_later, reconcile_step
+from tests.model.reconcile import START, paid_later, reconcile_step, takes_lease
 from tests.model.state import (
     END,
     MARK,
@@ -70,7 +70,7 @@ def gc_step(m: Scenario, s: State, p: int, me: Process) -> Step:
             gone = {"staged": s.staged - {f}, "plans": s.plans - {f}}
             return f"removes staged {f}", me._replace(todo=me.todo[1:]), gone
         case "remove" if m.leases and mode == "dead":
-            return "lists fragments", Process("held?", memory=s.fragments), {"holders": (*s.holders, p)}
+            return "lists fragments", Process("held?", memory=s.fragments), takes_lease(m, s, p)
         case "held?":
             if s.holders[-1:] != (p,) and r.hold_lease:
                 return "finds the lease lost", END, {}

@@ -175,8 +175,16 @@ def counted_fragments(s: State) -> frozenset[Any]:
 
 def paid_later(s: State, p: int) -> frozenset[Any]:
     """Fragments of those who took the lease after this process, and held it."""
-    epoch = max((n for n, holder in enumerate(s.holders, 1) if holder == p), default=len(s.holders))
-    return frozenset(f for f, of in s.paid if of > epoch)
+    later = s.holders[s.holders.index(p) :] if p in s.holders else ()
+    return frozenset(f for f in s.paid if f[2] in later and f[2] != p)
+
+
+def takes_lease(m: Scenario, s: State, p: int) -> dict[str, Any]:
+    """From whoever holds it: it may be judged dead at any instant, rightly or wrongly."""
+    if not m.leases or s.holders[-1:] == (p,):
+        return {}
+    others = tuple(holder for holder in s.holders if holder != p)
+    return {"holders": (*others, p), "paid": frozenset(f for f in s.paid if f[2] != p)}
 
 
 def of_question(s: State, config: str) -> frozenset[Any]:

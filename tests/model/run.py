@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tests.model.reconcile import QUICK, START, reconcile_step
+from tests.model.reconcile import QUICK, START, reconcile_step, takes_lease
 from tests.model.staged import fresh_nonce, put_document, put_staged, staged_step
 from tests.model.state import (
     END,
@@ -87,7 +87,7 @@ def run_step(m: Scenario, s: State, p: int, me: Process) -> Step:
             after = Process("pay" if rest else "rows", number, rest, build)
             changes: dict[str, Any] = {"fragments": put}
             if m.leases and s.holders[-1:] == (p,):
-                changes["paid"] = s.paid | {((build.key, me.todo[0], p), len(s.holders))}
+                changes["paid"] = s.paid | {(build.key, me.todo[0], p)}
             return f"puts fragment of row {me.todo[0]}", after, changes
         case "stage":
             if build.chosen - s.fragments:
@@ -147,11 +147,6 @@ def decide(m: Scenario, s: State, p: int, me: Process) -> Step:
     label = f"will build version {number} over {top}"
     after = Process("rows", number, (), build) if m.rows else stage(m, p, number, build)
     return label, after, takes_lease(m, s, p)
-
-
-def takes_lease(m: Scenario, s: State, p: int) -> dict[str, Any]:
-    """From whoever holds it: it may be judged dead at any instant, rightly or wrongly."""
-    return {"holders": (*s.holders, p)} if m.leases and s.holders[-1:] != (p,) else {}
 
 
 def stage(m: Scenario, p: int, number: int, build: Build) -> Process:

@@ -83,8 +83,8 @@ class State(NamedTuple):
     reported: frozenset[Document] = frozenset()  # staged versions of which somebody was told
     discarded: frozenset[tuple[Any, ...]] = frozenset()  # names of those that are discarded, or expired
     harmed: bool = False  # somebody else deleted a published file
-    holders: tuple[int, ...] = ()  # who took the lease, one after another (`Scenario.leases`)
-    paid: frozenset[tuple[Fragment, int]] = frozenset()  # by the holder at that time, and the how-manieth
+    holders: tuple[int, ...] = ()  # who took the lease, the last one last (`Scenario.leases`)
+    paid: frozenset[Fragment] = frozenset()  # put by whoever held it, since they took it
     processes: tuple[Process, ...] = ()
 
 

@@ -244,8 +244,8 @@ class VersionBuild:
                 discard(self.folders, staged)
             raise NumberTakenError(e.failure.sentence, advice=e.failure.advice) from e
         newest = Commits.list(self.folders.metadata).newest()
-        if newest is not None and not lease.lost:  # else its successor may count on them
-            remove_checkpoints(self.folders, newest)
+        if newest is not None:
+            remove_checkpoints(self.folders, newest, lease)
         return version.to_report(self.job.slice_path)
 
     def _forget_staged(self, why: str) -> None:

@@ -145,9 +145,7 @@ def collect(place: Place, days: float, stale: float) -> int:
     """Remove what runs left, as `gc` does; the slices from which it removed something."""
     use(place)
     leftovers = garbage.find_leftovers(place.slice.job().address, days, stale)
-    for found in leftovers:
-        garbage.remove_leftovers(found.folders, days)
-    return len(leftovers)
+    return sum(garbage.remove_leftovers(found, days) for found in leftovers)
 
 
 def look(place: Place, questions: Sequence[int] = ()) -> list[str]:

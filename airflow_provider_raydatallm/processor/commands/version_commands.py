@@ -173,8 +173,8 @@ def _gc(args: argparse.Namespace) -> int:
         verb = "would remove" if args.dry_run else "removed"
         where = found.folders.metadata.url
         try:
-            if not args.dry_run:
-                remove_leftovers(found.folders, args.days)
+            if not (args.dry_run or remove_leftovers(found, args.days)):
+                continue  # a run is at work there now
         except SliceError as e:  # of this slice alone
             staying[where] = e.failure.about(f"what runs left in {where} stays")
             continue

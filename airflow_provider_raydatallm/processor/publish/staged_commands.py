@@ -12,7 +12,7 @@ from airflow_provider_raydatallm.processor.publish.commit import (
     discard,
     find_published,
 )
-from airflow_provider_raydatallm.processor.publish.slice_checks import check_shown
+from airflow_provider_raydatallm.processor.publish.slice_checks import check_shown, refuse_another_name
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
@@ -47,7 +47,9 @@ def commit_for_people(of: SliceAddress, name: str | None, *, accepts_change: boo
     folders = SliceFolders.open(of.paths)
     check_shown(folders)
     try:
-        version = commit(folders, of.slice_key, get_staged(folders, name), accepts_change=accepts_change)
+        staged = get_staged(folders, name)
+        refuse_another_name(of, staged.version.body.get("slice_instant"), staged.other_keys)
+        version = commit(folders, of.slice_key, staged, accepts_change=accepts_change)
     except PublishedByOthersError as e:
         version = e.version
     except PublishedBeforeError as e:  # by a command that was killed then, perhaps
@@ -131,6 +133,5 @@ def get_staged(folders: SliceFolders, name: str | None) -> StagedVersion:
     if (version := find_published(folders, name)) is not None:
         raise PublishedBeforeError(folders, name, version)
     raise StagedVersionError(
-        f"{folders.table.url} has no staged version {name!r} (it has: {', '.join(names) or 'none'}): it was "
-        "discarded, was too old, or another version was published"
+        f"no staged version of {folders.table.url} is named {name!r} (it has: {', '.join(names) or 'none'})"
     )

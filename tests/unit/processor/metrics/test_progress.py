@@ -174,7 +174,7 @@ def test_gc_removes_the_progress_of_an_abandoned_checkpoint(job: SliceJob) -> No
     with pytest.raises(SliceError):
         run(job, fail_at_third_batch())
     for found in garbage.find_leftovers(job.address, 0):
-        garbage.remove_leftovers(found.folders)
+        garbage.remove_leftovers(found)
     assert not file_of(job).exists()
 
 

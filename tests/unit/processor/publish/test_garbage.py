@@ -49,7 +49,7 @@ def collect(job: SliceJob, days: float = 7) -> set[str]:
     """Removes leftovers; returns the metadata folders in which there were some."""
     found = garbage.find_leftovers(job.address, days, stale_seconds=0.5)
     for one in found:
-        garbage.remove_leftovers(one.folders)
+        garbage.remove_leftovers(one)
     return {one.folders.metadata.root for one in found}
 
 
@@ -107,7 +107,7 @@ def test_run_that_was_taken_for_dead_and_wakes_up_loses_time_and_no_row(job: Sli
     def remove(batch: pa.Table) -> None:
         if cluster.answered == 20:  # its beat comes too late
             for found in garbage.find_leftovers(job.address, -1, stale_seconds=0):
-                garbage.remove_leftovers(found.folders)
+                garbage.remove_leftovers(found)
 
     cluster = InProcess(before_batch=remove)
     with pytest.raises(LeaseLostError):

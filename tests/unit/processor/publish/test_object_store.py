@@ -145,7 +145,7 @@ def test_leftovers_on_an_object_store_are_found_and_removed(job: SliceJob) -> No
         run(changed(asked(job, "new"), prompt="{name}!", quality__max_quarantine=0))
     before = answers(job)
     [found] = garbage.find_leftovers(job.address, -1, stale_seconds=0)
-    garbage.remove_leftovers(found.folders)
+    garbage.remove_leftovers(found)
     assert garbage.find_leftovers(job.address, -1, stale_seconds=0) == []
     assert folders_of(job).metadata.names("checkpoint") == []
     assert (answers(job), run(job).outcome) == (before, "unchanged")

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.publish import commit as publish_commit
@@ -35,9 +35,10 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
     get_staged,
 )
 from airflow_provider_raydatallm.processor.slice_run import stage_slice
-from airflow_provider_raydatallm.processor.storage import documents
+from airflow_provider_raydatallm.processor.storage import disk, documents
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.column_agreement import ColumnAgreement, table_metadata
+from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
@@ -265,6 +266,19 @@ def test_version_of_another_date_is_published_by_no_run(job: SliceJob) -> None:
     assert newest(job).body.get("staged_version") != staged.name
 
 
+def test_date_that_was_published_under_the_name_of_another_clock_is_not_published_twice(
+    job: SliceJob,
+) -> None:
+    instant = "2026-01-30T16:00:00+00:00"
+    in_utc = changed(job, slice_key="2026-01-30", slice_instant=instant, other_slice_keys=["2026-01-31"])
+    in_taipei = changed(job, slice_key="2026-01-31", slice_instant=instant)
+    stage(in_utc)
+    run(in_taipei)
+    with pytest.raises(SliceError, match="which is published as '2026-01-31'"):
+        commit_for_people(in_utc.address, None)
+    assert versions.newest_version(SliceFolders.open(in_utc.paths).metadata) is None
+
+
 def test_version_that_gc_found_too_old_is_not_published_whatever_number_the_table_shows(
     job: SliceJob,
 ) -> None:
@@ -450,6 +464,8 @@ def test_staged_version_that_is_not_as_it_was_staged_is_refused(job: SliceJob, f
         ({"slice_key": "2026-02-01"}, "is of slice '2026-02-01', and this is '2026-01-31'"),
         ({"format": 99}, "says 'format', which only a commit does"),
         ({"void": True}, "says 'void', which only a commit does"),
+        ({"plan": "plans/plan-000002-0123abcd.json"}, "names the plan of another version"),
+        ({"epoch": LAST_NUMBER}, f"is of epoch {LAST_NUMBER}, and the newest that a run had is 2"),
     ],
 )
 def test_document_that_nobody_could_show_once_it_is_committed_is_refused(
@@ -464,6 +480,83 @@ def test_document_that_nobody_could_show_once_it_is_committed_is_refused(
     assert all_files(job) == before
     cluster = InProcess()
     assert (run(job, cluster).outcome, cluster.answered) == ("published", 0)
+
+
+def test_run_that_only_stages_holds_no_version_of_an_epoch_that_no_run_had(job: SliceJob) -> None:
+    staged = stage(job)
+    edit(metadata(job) / document_name(staged.name), lambda body: body["commit"].update(epoch=LAST_NUMBER))
+    cluster = InProcess()
+    assert stage(job, cluster).name != staged.name
+    assert cluster.answered == 0
+    assert commit_for_people(job.address, None).epoch == 2
+
+
+@pytest.mark.parametrize("whose", ["published", "staged"])
+def test_discard_removes_no_plan_of_another_version(job: SliceJob, whose: str) -> None:
+    if whose == "published":
+        run(job)
+        plan, other = newest(job).plan, ""
+    else:
+        waiting = stage(job)
+        plan, other = waiting.version.plan, waiting.name
+    staged = stage(asked(job, "new"))
+    path = metadata(job) / document_name(staged.name)
+    edit(path, lambda body: body["commit"].update(plan=plan))
+    with pytest.raises(StagedVersionError, match="names the plan of another version"):
+        discard_for_people(job.address, staged.name)
+    assert (metadata(job) / plan).exists()
+    if other:
+        assert commit_for_people(job.address, other).plan == plan
+
+
+def test_document_that_says_that_it_follows_itself_hides_no_published_version(job: SliceJob) -> None:
+    staged = stage(job)
+    path = metadata(job) / document_name(staged.name)
+    content = path.read_bytes()
+    version = commit_for_people(job.address, None)
+    path.parent.mkdir()
+    path.write_bytes(content)
+    edit(path, lambda body: body.update(follows=1))
+    with pytest.raises(StagedVersionError, match="follows version 1, and its number is 1"):
+        discard_for_people(job.address, staged.name)
+    assert (metadata(job) / version.plan).exists()
+
+
+@pytest.mark.parametrize("name", ["../../x", "000001-0123abcd", "x"])
+def test_name_that_no_staged_version_has_is_told_with_those_there_are(job: SliceJob, name: str) -> None:
+    staged = stage(job)
+    for ask in (commit_for_people, discard_for_people):
+        with pytest.raises(StagedVersionError) as e:
+            ask(job, name)
+        assert str(e.value) == (
+            f"no staged version of {job.slice_path} is named {name!r} (it has: {staged.name})"
+        )
+    assert staged_names(folders_of(job).metadata) == [staged.name]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_run_whose_staged_files_are_removed_with_its_number_decides_again(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """Its last file may be written while who shows the version that has that number removes what else is
+    staged for it."""
+    make_folder, cluster, used_up = disk.make_folder, InProcess(), []
+
+    def removed_at_once(folder: Path) -> None:
+        make_folder(folder)
+        if folder.name.startswith("000001-") and folder.parent.name == "staged":
+            if taken and not used_up:
+                used_up.append(void(job))
+            folder.rmdir()
+
+    monkeypatch.setattr(disk, "make_folder", removed_at_once)
+    if taken:
+        assert stage(job, cluster).number == 2
+        assert commit_for_people(job.address, None).number == 2
+    else:
+        with pytest.raises(StorageError, match="cannot write"):
+            stage(job, cluster)
+    assert cluster.answered == ROWS
 
 
 def test_document_does_not_decide_whether_the_table_s_columns_change(job: SliceJob) -> None:
@@ -509,7 +602,7 @@ def age(job: SliceJob, days: float) -> None:
 def collect(job: SliceJob, days: float = 7) -> int:
     found = garbage.find_leftovers(job.address, days, stale_seconds=0.2)
     for one in found:
-        garbage.remove_leftovers(one.folders, days)
+        garbage.remove_leftovers(one, days)
     return len(found)
 
 

@@ -411,7 +411,7 @@ def test_link_in_the_metadata_leads_nowhere(own: SliceJob, other: SliceJob, fold
     for ask in (
         lambda: run_in_process(asked_anew(own)),
         lambda: restore_version(own.address, 1),
-        lambda: garbage.remove_leftovers(folders_of(own)),
+        lambda: garbage.remove_leftovers(garbage.Leftovers(folders_of(own), 0, own.slice_key)),
         lambda: run_in_process(own),
     ):
         with contextlib.suppress(SliceError):

@@ -256,10 +256,9 @@ def _newest_runs(session: Session, dag_id: str, task_id: str) -> list[_Run]:
         .limit(_RUNS)
         .subquery()
     )
-    its_entry = and_(
-        entry.dag_id == dag_id,
+    its_entry = and_(  # by the table's own key: it is looked up, not searched
+        entry.dag_run_id == newest.c.id,
         entry.task_id == task_id,
-        entry.run_id == newest.c.run_id,
         entry.map_index == newest.c.map_index,
         entry.key == INDEX_KEY,
     )

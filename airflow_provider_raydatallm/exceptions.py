@@ -131,11 +131,18 @@ def with_failure(error: BaseException, failure: Failure) -> BaseException:
     return error
 
 
-def failure_of(error: BaseException) -> Failure:
-    """Returns the record that an exception carries; of one without, what its class and its text say."""
-    name, text = type(error).__name__, text_of(error)
+def carried_failure(error: BaseException) -> Failure | None:
+    """Returns the record that an exception carries."""
     with contextlib.suppress(Exception):  # its own code may raise anything
         if isinstance(failure := getattr(error, "failure", None), Failure):
             return failure
+    return None
+
+
+def failure_of(error: BaseException) -> Failure:
+    """Returns the record that an exception carries; of one without, what its class and its text say."""
+    if (carried := carried_failure(error)) is not None:
+        return carried
+    name, text = type(error).__name__, text_of(error)
     kind: Kind = "timeout" if isinstance(error, AirflowTaskTimeout) else "transient"
     return Failure(kind, first_line(f"{name}: {text}" if text else name), cause=f"{name}: {text}")

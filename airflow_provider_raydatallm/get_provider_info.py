@@ -45,9 +45,10 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "show_samples": {
                         "description": (
-                            "Whether the page in Airflow's UI shows some rows of a slice, published and in "
-                            "quarantine, to those who may read the DAG's XComs. The API server reads them "
-                            "with its own identity."
+                            "Whether Airflow shows texts of rows to those who may read the DAG's XComs: on "
+                            "the page in its UI some rows of a slice, published and in quarantine, which the "
+                            "API server reads with its own identity; and, also in a task's log and XCom, "
+                            "what in errors may quote a row. Workers need it, too."
                         ),
                         "version_added": None,
                         "type": "boolean",

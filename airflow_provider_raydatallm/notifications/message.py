@@ -55,7 +55,7 @@ class SliceStatus:
     :param task: `DAG.TASK`, and of a mapped task its index.
     :param state: the outcome of a task that has one; else Airflow's state of the task, None while it waits.
     :param figures: what the task noted; None when it has noted nothing yet.
-    :param failure: of a failed task; None of one that left no record.
+    :param failure: of a failed task, without rows' texts; None of one that left no record.
     :param links: addresses, by what they lead to.
     :param progress: of a running slice, where it can be read.
     :param cost: such as `1.25 EUR`.
@@ -68,6 +68,10 @@ class SliceStatus:
     links: Mapping[str, str] = field(default_factory=dict)
     progress: Mapping[str, Any] | None = None
     cost: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.failure is not None:  # which templates may name, too
+            object.__setattr__(self, "failure", self.failure.without_row_texts())
 
     @property
     def slice_key(self) -> str | None:
@@ -107,9 +111,9 @@ class SliceStatus:
         kept = f"Finished rows are kept: {_GOES_ON[self.state or '']}"
         if self.failure is None:
             return f"The task left no error of its own: it was marked, or its worker died. {kept}"
-        failure = self.failure.without_row_texts()
-        sentences = [_plain(text, _SENTENCE_CHARACTERS) for text in (failure.sentence, *failure.advice)]
-        return ". ".join([*sentences, *([kept] if failure.can_retry else [])])
+        texts = (self.failure.sentence, *self.failure.advice)
+        sentences = [_plain(text, _SENTENCE_CHARACTERS) for text in texts]
+        return ". ".join([*sentences, *([kept] if self.failure.can_retry else [])])
 
     def _counts_line(self, figures: SliceEntry) -> str:
         planned, succeeded, quarantined = (

@@ -79,7 +79,7 @@ def _lacking(error: Exception, log: Any) -> str:
 
 def _of_task(ti: Any, error: Any, log: Any) -> SliceMessage:
     """
-    :param error: of the task; what ends without one was killed, or marked.
+    :param error: of the task; None of what was marked, or whose process died.
     """
     map_index = -1 if ti.map_index is None else ti.map_index
     state = getattr(ti, "state", None)

@@ -13,12 +13,36 @@ from airflow_provider_raydatallm.task.slice_entry import SliceFigures
 State = Literal["published", "quarantined", "empty", "running", "queued", "failed"]
 
 
+class FailureLine(BaseModel):
+    """Why a try failed (`contract.result.failure.Failure`), as far as it is told in a list.
+
+    :param place: what is known of its `Place`.
+    :param row_texts: empty unless `[ray_llm] show_samples` allows them, as all that may quote a row.
+    """
+
+    kind: str
+    sentence: str
+    advice: list[str]
+    place: dict[str, str | int]
+    counts: dict[str, int]
+    row_texts: list[str]
+
+
+class FailureStory(FailureLine):
+    cause: str
+    frames: list[str]
+    log: list[str]
+    log_of: str
+
+
 class SliceLine(SliceFigures):
     """One run of one slice.
 
     :param timezone: of the schedule as it is now, where that can be known; else as it was.
     :param table: the slice's folder: a task may be mapped over tables that have slices of the same name.
     :param archived: whether Airflow has removed the run itself: the state is then the last that was known.
+    :param failure: of its last try, when that failed; None where it left no record: it was marked, or its
+        worker died.
     """
 
     table: str
@@ -29,18 +53,24 @@ class SliceLine(SliceFigures):
     started: datetime | None = None
     ended: datetime | None = None
     archived: bool = False
+    failure: FailureLine | None = None
 
 
 class RunWithoutSlice(BaseModel):
-    """A run of the schedule, or of a backfill, whose task has not come to its slice: it waits, was skipped,
-    or failed before.
+    """A run whose task has not come to its slice: any that failed before, and of the schedule or a backfill
+    also one that waits or was skipped.
 
     :param slice_key: of the slice that it would be; None where only the run knows.
+    :param failure: as of a `SliceLine`.
     """
 
     run_id: str
+    map_index: int = -1
     state: State
     slice_key: str | None = None
+    started: datetime | None = None
+    ended: datetime | None = None
+    failure: FailureLine | None = None
 
 
 class DateWithoutRun(BaseModel):
@@ -118,6 +148,7 @@ class SliceRun(BaseModel):
     """
 
     line: SliceLine
+    failure: FailureStory | None = None
     output_path: str
     output_url: str | None
     assets: list[AssetLine]
@@ -136,13 +167,13 @@ class Version(BaseModel):
 
 
 class Progress(BaseModel):
-    """Of a run that is not finished, or of one that failed.
+    """Of a run that goes on.
 
-    :param error: why it failed.
+    :param phase: what it does, in the words of the command line.
     """
 
     step: str | None = None
-    error: str | None = None
+    phase: str | None = None
     rows: int | None = None
     planned: int | None = None
     failed: int | None = None

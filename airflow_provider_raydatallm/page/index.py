@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable
@@ -18,6 +17,8 @@ from airflow.models.xcom import XComModel
 from sqlalchemy import Select, String, and_, case, cast, func, null, or_, select, tuple_
 from sqlalchemy.orm import Session
 
+from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.page import failures
 from airflow_provider_raydatallm.page.answers import (
     AssetLine,
     RunWithoutSlice,
@@ -30,6 +31,7 @@ from airflow_provider_raydatallm.page.answers import (
 )
 from airflow_provider_raydatallm.page.dates_without_run import find_dates_without_run
 from airflow_provider_raydatallm.page.schedules import Schedule, read_schedule
+from airflow_provider_raydatallm.page.xcom_values import parsed, text_if_short
 from airflow_provider_raydatallm.task.slice_entry import (
     ENTRY_CHARACTERS,
     INDEX_KEY,
@@ -52,17 +54,16 @@ _FAILED = {"failed", "upstream_failed"}
 _RUNNING = {"running", "deferred"}
 #: How many runs whose entry has a slice's key in it are looked through for those of the slice.
 _HISTORY_RUNS = 2_000
-#: Of an entry, or a link. Databases may write each character as six.
-_VALUE_CHARACTERS = 6 * ENTRY_CHARACTERS
 #: How many runs without a slice are listed: a backfill makes all of its runs at once.
 _RUNS_WITHOUT_SLICE = 2_000
 
 
 class RunOfSlice(NamedTuple):
-    """An entry and the task instance that wrote it."""
+    """An entry and the task instance that wrote it, with the record of its failure."""
 
     entry: SliceEntry
     line: SliceLine
+    failure: Failure | None = None
 
 
 def list_tasks(
@@ -155,31 +156,58 @@ def _list_without_slice(
     ti, run = TaskInstance, DagRun
     # Not what succeeded without an entry: that was before tasks wrote any, or somebody marked it.
     states = (_QUEUED | _FAILED | _RUNNING | {"skipped"}) - {None}
-    known = _entries(dag_id, task_id).with_only_columns(XComModel.run_id)
+    is_scheduled = and_(run.run_type.in_(SCHEDULED_RUNS), ti.map_index == -1)
+    known = _entries(dag_id, task_id).with_only_columns(XComModel.run_id, XComModel.map_index)
     partition: Any = getattr(run, "partition_key", None)  # from Airflow 3.3 on
-    date = func.coalesce(run.data_interval_start, run.logical_date)
-    columns = (run.run_id, date, null() if partition is None else partition, ti.state)
-    rows = session.execute(
-        select(*columns)
+    date = case((is_scheduled, func.coalesce(run.data_interval_start, run.logical_date)), else_=null())
+    found = (
+        select(
+            run.id,
+            ti.run_id,
+            ti.map_index,
+            ti.state,
+            ti.start_date,
+            ti.end_date,
+            date.label("date"),
+            (null() if partition is None else partition).label("partition"),
+        )
         .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
         .where(
             ti.dag_id == dag_id,
             ti.task_id == task_id,
-            ti.map_index == -1,
-            or_(ti.state.is_(None), ti.state.in_(states)),
-            run.run_type.in_(SCHEDULED_RUNS),
-            ti.run_id.not_in(known),
+            or_(
+                ti.state.in_(_FAILED | {"up_for_retry"}),
+                and_(is_scheduled, or_(ti.state.is_(None), ti.state.in_(states))),
+            ),
+            tuple_(ti.run_id, ti.map_index).not_in(known),
         )
-        .order_by(run.id.desc())
+        .order_by(run.id.desc(), ti.map_index)
         .limit(_RUNS_WITHOUT_SLICE)
+        .subquery()
+    )
+    rows = session.execute(
+        select(found, failures.record_text)
+        .outerjoin(failures.record, failures.is_of(dag_id, task_id, found))
+        .order_by(found.c.id.desc(), found.c.map_index)
     )
     slices = schedule.slices if schedule is not None and not isinstance(schedule.slices, str) else None
-    found = []
-    for run_id, start, key, state in rows:
-        if key is None and slices is not None and start is not None:
-            key = slices.key_of(start)
-        found.append(RunWithoutSlice(run_id=run_id, state=_state(state, None), slice_key=key))
-    return found
+    runs = []
+    for row in rows:
+        key = row.partition
+        if key is None and slices is not None and row.date is not None:
+            key = slices.key_of(row.date)
+        runs.append(
+            RunWithoutSlice(
+                run_id=row.run_id,
+                map_index=row.map_index,
+                state=_state(row.state, None),
+                slice_key=key,
+                started=row.start_date,
+                ended=row.end_date,
+                failure=failures.line_of(failures.read_failure(row.state, row.failure, whole=False)),
+            )
+        )
+    return runs
 
 
 def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index: int) -> RunOfSlice | None:
@@ -187,7 +215,7 @@ def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index
     entry = _entries(dag_id, task_id).where(XComModel.run_id == run_id, XComModel.map_index == map_index)
     row = session.execute(_with_states(dag_id, task_id, entry)).first()
     if row is not None:
-        return _of_row(row)
+        return _of_row(row, whole=True)
     if AssetStateStoreModel is None:
         return None
     kept = _kept(dag_id, task_id).where(
@@ -195,7 +223,7 @@ def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index
         AssetStateStoreModel.last_updated_by_map_index == map_index,
     )
     rows = session.execute(_kept_with_states(dag_id, task_id, kept))
-    return next((run for row in rows if (run := _of_kept(row))), None)
+    return next((run for row in rows if (run := _of_kept(row, whole=True))), None)
 
 
 def list_history(session: Session, dag_id: str, task_id: str, slice_key: str) -> list[SliceLine]:
@@ -250,7 +278,7 @@ def read_xcom(
             XComModel.key == key,
         )
     )
-    return _parsed(value)
+    return parsed(value)
 
 
 def _last(session: Session, dag_id: str, task_id: str) -> SliceLine | None:
@@ -273,12 +301,7 @@ def _entries(dag_id: str, task_id: str) -> Select[Any]:
 
 
 def _if_short(value: Any) -> Any:
-    """A column's text; null where it is longer than anything that a task writes: people may edit it.
-
-    The text is parsed row by row here (`_parsed`): SQLAlchemy would fail all rows for one that is no JSON.
-    """
-    text = cast(value, String)
-    return case((func.length(text) <= _VALUE_CHARACTERS, text), else_=null()).label("value")
+    return text_if_short(value, ENTRY_CHARACTERS).label("value")
 
 
 def _newest_first(entries: Select[Any]) -> Select[Any]:
@@ -299,8 +322,10 @@ def _with_states(dag_id: str, task_id: str, entries: Select[Any]) -> Select[Any]
             ti.try_number,
             ti.start_date,
             ti.end_date,
+            failures.record_text,
         )
         .join(ti, and_(*same, ti.map_index == entry.c.map_index))
+        .outerjoin(failures.record, failures.is_of(dag_id, task_id, entry))
         .order_by(entry.c.timestamp.desc(), entry.c.run_id.desc(), entry.c.map_index.desc())
     )
 
@@ -334,10 +359,11 @@ def _kept_with_states(dag_id: str, task_id: str, kept: Select[Any]) -> Select[An
     entry = kept.subquery()
     ti = TaskInstance
     same = (ti.dag_id == dag_id, ti.task_id == task_id, ti.run_id == entry.c.run_id)
-    columns = (ti.id, ti.state, ti.try_number, ti.start_date, ti.end_date)
+    columns = (ti.id, ti.state, ti.try_number, ti.start_date, ti.end_date, failures.record_text)
     return (
         select(entry.c.value, entry.c.run_id, entry.c.map_index, entry.c.updated_at, *columns)
         .outerjoin(ti, and_(*same, ti.map_index == entry.c.map_index))
+        .outerjoin(failures.record, failures.is_of(dag_id, task_id, entry))
         .order_by(entry.c.updated_at.desc(), entry.c.key)
     )
 
@@ -346,20 +372,25 @@ def _count(session: Session, statement: Select[Any]) -> int:
     return session.scalar(select(func.count()).select_from(statement.order_by(None).subquery())) or 0
 
 
-def _of_row(row: Any) -> RunOfSlice | None:
-    entry = SliceEntry.parse(_parsed(row.value))
+def _of_row(row: Any, *, whole: bool = False) -> RunOfSlice | None:
+    """
+    :param whole: whether its failure has all that the record says, and not what a list tells.
+    """
+    entry = SliceEntry.parse(parsed(row.value))
     if entry is None:
         return None
     state = None if row.state is None else str(row.state)
     times = {"started": row.start_date, "ended": row.end_date}
     line = _line(entry, _state(state, entry), run_id=row.run_id, map_index=row.map_index, **times)
-    return RunOfSlice(entry, line.model_copy(update={"try_number": row.try_number}))
+    failure = failures.read_failure(state, row.failure, whole=whole)
+    told = {"try_number": row.try_number, "failure": failures.line_of(failure)}
+    return RunOfSlice(entry, line.model_copy(update=told), failure)
 
 
-def _of_kept(row: Any) -> RunOfSlice | None:
+def _of_kept(row: Any, *, whole: bool = False) -> RunOfSlice | None:
     if row.id is not None:
-        return _of_row(row)
-    entry = SliceEntry.parse(_parsed(row.value))
+        return _of_row(row, whole=whole)
+    entry = SliceEntry.parse(parsed(row.value))
     if entry is None:
         return None
     run = {"run_id": row.run_id, "map_index": row.map_index, "ended": row.updated_at}
@@ -369,19 +400,8 @@ def _of_kept(row: Any) -> RunOfSlice | None:
 
 def _key_of(value: str | None) -> Any:
     """The slice's key of an entry, of which the rest is not looked at."""
-    entry = _parsed(value)
+    entry = parsed(value)
     return entry.get("slice_key") if isinstance(entry, dict) else None
-
-
-def _parsed(value: str | None) -> Any:
-    """Both tables keep JSON, some versions of Airflow a text of it. What is neither stays a text."""
-    parsed: Any = value
-    for _ in range(2):
-        try:
-            parsed = json.loads(parsed) if isinstance(parsed, str) else parsed
-        except (ValueError, RecursionError):
-            break
-    return parsed
 
 
 def _line(

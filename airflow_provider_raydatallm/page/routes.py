@@ -12,7 +12,7 @@ from fastapi import APIRouter, HTTPException, Path, Query, status
 
 from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
-from airflow_provider_raydatallm.page import index, storage
+from airflow_provider_raydatallm.page import failures, index, storage
 from airflow_provider_raydatallm.page.access import MAY_READ_SLICES, SlicesReader, may_read_asset
 from airflow_provider_raydatallm.page.answers import (
     Sample,
@@ -22,6 +22,7 @@ from airflow_provider_raydatallm.page.answers import (
     Stored,
     TasksPage,
 )
+from airflow_provider_raydatallm.task.failed_try import shows_row_texts
 from airflow_provider_raydatallm.task.gpu_price import gpu_hour_price
 
 router = APIRouter(prefix="/api", tags=["Ray LLM"])
@@ -38,7 +39,7 @@ _RUN = _TASK + "/runs/{run_id}/{map_index}"
 def get_settings(_: GetUserDep) -> Settings:
     """What the page shows at all."""
     return Settings(
-        show_samples=_shows_samples(),
+        show_samples=shows_row_texts(),
         gpu_hour_price=gpu_hour_price(),
         currency=conf.get("ray_llm", "currency", fallback="USD"),
     )
@@ -76,6 +77,7 @@ def get_run(
     task = (dag_id, task_id, run_id, map_index)
     return SliceRun(
         line=run.line,
+        failure=failures.story_of(run.failure),
         output_path=run.entry.paths.get("table", ""),
         output_url=_web_address(index.read_xcom(session, *task, OutputLink.xcom_key)),
         assets=[a for a in index.list_assets(session, dag_id, task_id) if may_read_asset(user, a.id)],
@@ -104,7 +106,7 @@ def get_sample(
     session: SessionDep,
 ) -> Sample:
     """Some rows of the slice's newest version, where `[ray_llm] show_samples` allows it."""
-    if not _shows_samples():
+    if not shows_row_texts():
         raise HTTPException(status.HTTP_403_FORBIDDEN, "[ray_llm] show_samples is off")
     run = _find(session, dag_id, task_id, run_id, map_index)
     session.close()
@@ -118,10 +120,6 @@ def _find(session: SessionDep, dag_id: str, task_id: Name, run_id: Name, map_ind
             status.HTTP_404_NOT_FOUND, "no entry of a slice that this version of the provider can read"
         )
     return run
-
-
-def _shows_samples() -> bool:
-    return conf.getboolean("ray_llm", "show_samples", fallback=False)
 
 
 def _web_address(value: object) -> str | None:

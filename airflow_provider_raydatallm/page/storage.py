@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
 from airflow_provider_raydatallm.page.answers import Sample, Stored, Version
 from airflow_provider_raydatallm.page.index import RunOfSlice
@@ -52,9 +52,7 @@ def read_stored(run: RunOfSlice, task: dict[str, str]) -> Stored:
     """Returns the slice's report, versions and progress, or a note that says why not."""
 
     def read(view: Any) -> Stored:
-        progress = view.progress() if run.line.state != "published" else None
-        if progress is not None and "failure" in progress:
-            progress["error"] = Failure.parse(progress["failure"]).text
+        progress = _live(view.progress()) if run.line.state == "running" else None
         versions = view.versions()
         number = run.line.published_version
         report = next((v.body["report"] for v in versions if v.number == number), None)
@@ -90,6 +88,13 @@ def _view(run: RunOfSlice, task: dict[str, str]) -> Any:
     from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
 
     return SliceView(SlicePaths(**run.entry.paths), task, _READER_SECONDS)
+
+
+def _live(progress: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Returns what tells how far a run is: not what a failed one left, nor a plan."""
+    if progress is None or progress.get("step") == "failed" or progress.get("plan"):
+        return None
+    return {**progress, "phase": progress_text(progress)}
 
 
 def _version(version: Any) -> Version:

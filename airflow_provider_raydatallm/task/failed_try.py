@@ -2,21 +2,54 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import logging
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from airflow.configuration import conf
+from airflow.exceptions import AirflowConfigException
+
 from airflow_provider_raydatallm.contract.result.failure import Failure
-from airflow_provider_raydatallm.exceptions import failure_of, with_failure
+from airflow_provider_raydatallm.contract.result.failure_patterns import known_words
+from airflow_provider_raydatallm.exceptions import carried_failure, failure_of, with_failure
 from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.job.log_entries import clean
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+logger = logging.getLogger(__name__)
+
 #: Key of the XCom that holds the record. The next try removes it, as Airflow does with all.
 FAILURE_KEY = "ray_llm_failure"
 #: Of its JSON.
-_BYTES = 16_384
+RECORD_BYTES = 16_384
+_HIDDEN = (
+    "Texts that may quote a row are in the Ray job's log, and with [ray_llm] show_samples in the task's log "
+    "and on its page"
+)
+
+
+def shows_row_texts() -> bool:
+    """Whether `[ray_llm] show_samples` allows texts from rows on the page, and in what a task leaves in
+    Airflow. A value that is neither hides them: a setting fails neither a page nor a task."""
+    try:
+        return conf.getboolean("ray_llm", "show_samples", fallback=False)
+    except AirflowConfigException as e:
+        logger.warning("[ray_llm] show_samples counts as False: %s", e)
+        return False
+
+
+def shown(failure: Failure) -> Failure:
+    """Returns a record without what may quote a row, unless the setting allows it; what is left says so."""
+    if shows_row_texts():
+        return failure
+    hidden = failure.without_row_texts()
+    if hidden.sentence != failure.sentence and (words := known_words(failure.cause)):
+        hidden = replace(hidden, sentence=f"{hidden.sentence}: {words}")
+    if failure.log_of:  # a log that no row comes into
+        hidden = replace(hidden, log=failure.log, log_of=failure.log_of)
+    return hidden if hidden == failure else replace(hidden, advice=(*hidden.advice, _HIDDEN))
 
 
 def record_failure(context: Context, error: BaseException, log: Any) -> Failure:
@@ -25,10 +58,9 @@ def record_failure(context: Context, error: BaseException, log: Any) -> Failure:
 
     No failure here fails the task in another way.
     """
-    failure = failure_of(error)
-    with_failure(error, failure)
+    failure = _record_of(error)
     try:
-        own_xcom.push(context["ti"], FAILURE_KEY, failure.to_json(_BYTES))
+        own_xcom.push(context["ti"], FAILURE_KEY, failure.to_json(RECORD_BYTES))
     except Exception as e:
         log.warning("Airflow keeps no record of why this try failed: %s", e)
     log.debug("Where the task failed", exc_info=error)
@@ -39,6 +71,18 @@ def record_failure(context: Context, error: BaseException, log: Any) -> Failure:
         log.info("::endgroup::")
     if counts := ", ".join(f"{name} {count:,}" for name, count in failure.counts.items()):
         log.info("Rows when it failed: %s", counts.replace("_", " "))
+    return failure
+
+
+def _record_of(error: BaseException) -> Failure:
+    """Returns the record of an error, which it then carries, with its text changed to what may be shown."""
+    carried = carried_failure(error)
+    if carried is None:
+        # Raised in this process, which reads no rows; Airflow logs the whole text.
+        failure = replace(failure_of(error), cause="")
+    elif (failure := shown(carried)) != carried:
+        error.args = (failure.message,)
+    with_failure(error, failure)
     return failure
 
 

@@ -1,7 +1,7 @@
 """A slice's entry in the index that Airflow's UI reads: small, complete, and read without any storage.
 
 A task writes it twice, when it knows its slice and when it ends, as an XCom beside the task instance. The
-state in between is Airflow's own: running, failed, killed. XComs end with their run (`airflow db clean`), so
+state in between is Airflow's own: running, failed. XComs end with their run (`airflow db clean`), so
 the finished entry goes to the state store of the task's asset, too, where Airflow has one (3.3) and the task
 declares an asset in `outlets`: that is kept until the asset is gone.
 """

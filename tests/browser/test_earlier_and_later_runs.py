@@ -119,7 +119,7 @@ def test_dag_without_the_task_starts_nothing_for_it(page: Page) -> None:
 
 def test_progress_that_counts_more_rows_than_planned_is_shown(page: Page) -> None:
     """The bar would fail, and the page with it."""
-    progress = {"step": "answer", "rows": 20, "planned": 10, "error": None, "history": None}
+    progress = {"step": "answer", "rows": 20, "planned": 10, "history": None}
     stored = {"versions": [], "report": None, "progress": progress, "note": None}
     page.route("**/stored?*", lambda route: route.fulfill(json=stored))
     page.goto(f"{PATH}/runs/running/-1")

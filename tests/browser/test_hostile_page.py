@@ -18,7 +18,6 @@ from playwright.sync_api import Page, expect
 from airflow_provider_raydatallm.contract.result.report import Advice
 from airflow_provider_raydatallm.processor import slice_report
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import CONFIG
-from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
 from tests.support.in_process import job_of, run_in_process
 from tests.support.looks import sticks_out, take
@@ -64,15 +63,19 @@ def slices(ui: UiServer, tmp_path_factory: pytest.TempPathFactory) -> None:
         report_path=None, ray_job_id=HOSTILE, dashboard_url="javascript:alert(1)", queued=1.0, total=9.0
     )
     entry = SliceEntry.of(job, result).model_dump(mode="json")
-    stopped = {"step": "failed", "error": HOSTILE + LONG, "rows": 3, "planned": 9, "task": IDENTITY}
+    texts = [f"a{HOSTILE}", LONG]
+    failure = {
+        "kind": "input", "sentence": HOSTILE + LONG, "advice": texts, "row_texts": texts,
+        "cause": HOSTILE + LONG, "frames": texts, "log": texts, "log_of": HOSTILE, "counts": {HOSTILE: 3},
+        "place": dict.fromkeys(("file", "column", "worker", "node"), HOSTILE + LONG),
+    }  # fmt: skip
     failed = job_of(input_path=job.input_path, output_path=f"{folder}/failed")
-    Store(failed.paths.metadata).put_json("progress.json", stopped)
     unfinished = SliceEntry.of(failed).model_dump(mode="json")
     with ui.database() as session:
         write_runs(session, DAG, TASK, [
             Run("", run_id=RUNS["finished"], entry={**entry, "slice_key": HOSTILE}),
             Run("", run_id=RUNS["long"], entry={**entry, "slice_key": LONG, "model": LONG, "paths": {}}),
-            Run("", "failed", run_id=RUNS["failed"], entry={**unfinished, "slice_key": TURNED}),
+            Run("", "failed", RUNS["failed"], entry={**unfinished, "slice_key": TURNED}, failure=failure),
         ])  # fmt: skip
         write_runs(session, PLAIN, TASK, [Run("2026-01-01"), Run("2026-01-02", run_id="b")])
         for dag_id, name in ((DAG, HOSTILE + LONG[:1000]), (PLAIN, "\u05d0\u05d1\u05d2")):
@@ -170,5 +173,9 @@ def test_slice_with_a_very_long_key_and_model_is_as_wide_as_the_window(harmless:
 
 def test_error_of_a_failed_run_is_text(harmless: Page) -> None:
     harmless.goto(path_of("failed"))
-    look(harmless, "failed", "Where it stopped")
-    expect(harmless.locator("pre")).to_contain_text("<script>window.ran='script'</script>")
+    expect(harmless.locator("summary")).to_have_count(2)
+    for fold in harmless.locator("summary").all():
+        fold.click()
+    look(harmless, "failed", "Rows at that moment")
+    for log in harmless.locator("pre").all():
+        expect(log).to_contain_text("<script>window.ran='script'</script>")

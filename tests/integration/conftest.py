@@ -52,6 +52,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def with_row_texts() -> Iterator[None]:
+    """Errors in full, as `[ray_llm] show_samples` allows them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AIRFLOW__RAY_LLM__SHOW_SAMPLES", "true")
+        yield
+
+
 @pytest.fixture(scope="session")
 def ray_head() -> Iterator[LocalHead]:
     """The session's own embedded head, which the connection `ray_default` names."""

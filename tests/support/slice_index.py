@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,6 +24,7 @@ from sqlalchemy import delete, func, insert, select, text
 from sqlalchemy.orm import Session
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, index_key
 from tests.support.arguments import written
 
@@ -38,6 +39,7 @@ class Run:
     :param at: when it was written, by which runs are ordered.
     :param date: of a run of the schedule; None for one that a person started.
     :param has_slice: whether the task has come to its slice, and wrote anything.
+    :param failure: the record of the try that failed, as Airflow keeps it.
     """
 
     slice_key: str
@@ -49,9 +51,16 @@ class Run:
     paths: dict[str, str] = field(default_factory=dict)
     date: dt.datetime | None = None
     has_slice: bool = True
+    failure: Any = None
 
     def value(self) -> dict[str, Any]:
         return {"format": 1, "slice_key": self.slice_key, "paths": self.paths, **(self.entry or {})}
+
+    def xcoms(self) -> Iterator[tuple[str, Any]]:
+        if self.has_slice:
+            yield INDEX_KEY, self.value()
+        if self.failure is not None:
+            yield FAILURE_KEY, self.failure
 
     def lasted(self) -> dt.timedelta:
         return dt.timedelta(seconds=(self.entry or {}).get("seconds", {}).get("total", 120))
@@ -96,11 +105,13 @@ def write_runs(session: Session, dag_id: str, task_id: str, runs: Iterable[Run])
          "dag_version_id": version, "updated_at": run.at}
         for run in runs
     ])  # fmt: skip
-    session.execute(insert(XComModel.__table__), [
-        {"dag_run_id": numbers[run.run_id], "task_id": task_id, "map_index": run.map_index, "key": INDEX_KEY,
-         "dag_id": dag_id, "run_id": run.run_id, "value": run.value(), "timestamp": run.at}
-        for run in runs if run.has_slice
-    ])  # fmt: skip
+    xcoms = [
+        {"dag_run_id": numbers[run.run_id], "task_id": task_id, "map_index": run.map_index, "key": key,
+         "dag_id": dag_id, "run_id": run.run_id, "value": value, "timestamp": run.at}
+        for run in runs for key, value in run.xcoms()
+    ]  # fmt: skip
+    if xcoms:
+        session.execute(insert(XComModel.__table__), xcoms)
     session.commit()
 
 

@@ -1,6 +1,7 @@
 // What a person may do about a slice, each as a run of its DAG with some of the DAG's own Params. Pure.
 
 import type { Settings, SliceLine } from "./api";
+import { changeFirst, hasTooManyFailed } from "./failure";
 import { compact, cost, count, money } from "./format";
 import { measured } from "./trends";
 
@@ -35,17 +36,25 @@ export function actionsFor(line: SliceLine, settings: Settings | null = null, co
     });
   }
   if (line.state === "failed") {
+    if (hasTooManyFailed(line.failure)) {
+      actions.push({
+        name: "Answer failed rows again",
+        words: "Starts the engine and asks the model again for the rows that failed. Rows that were answered are kept and cost nothing again.",
+        conf: { ...without(same, RERUN), retry_quarantined: true },
+        needs: ["slice", "retry_quarantined"],
+      });
+      actions.push({
+        name: "Accept its quarantine",
+        words: "Runs again and publishes the slice however many of its rows fail. Rows that were finished are kept; those that failed stay in quarantine.",
+        conf: { ...same, max_quarantine: 1 },
+        needs: ["slice", "max_quarantine"],
+      });
+    }
     actions.push({
-      name: "Run again",
+      name: changeFirst(line.failure) ? "Run again after the change" : "Run again",
       words: "Continues where the last run stopped: rows that it finished are kept and cost nothing again.",
       conf: same,
       needs: ["slice"],
-    });
-    actions.push({
-      name: "Accept its quarantine",
-      words: "Runs again and publishes the slice however many of its rows fail. Rows that were finished are kept; those that failed stay in quarantine.",
-      conf: { ...same, max_quarantine: 1 },
-      needs: ["slice", "max_quarantine"],
     });
   }
   if (line.published_version !== null) {
@@ -85,6 +94,21 @@ export function usualCost(slices: Iterable<SliceLine>, settings: Settings | null
 /** The Params that an action needs and the DAG does not declare. */
 export function lacking(action: Action, params: Record<string, unknown>): string[] {
   return action.needs.filter((name) => !(name in params));
+}
+
+/** Airflow's own clear of one task instance, which then runs again. */
+export function clearOf(task: string, { run_id, map_index }: SliceLine): Record<string, unknown> {
+  return {
+    dry_run: false,
+    dag_run_id: run_id,
+    task_ids: [map_index < 0 ? task : [task, map_index]],
+    only_failed: false,
+    include_upstream: false,
+    include_downstream: false,
+    include_past: false,
+    include_future: false,
+    reset_dag_runs: true,
+  };
 }
 
 /** Airflow's backfill that makes the runs that there are not. */

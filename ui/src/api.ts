@@ -2,6 +2,25 @@
 
 export type State = "published" | "quarantined" | "empty" | "running" | "queued" | "failed";
 
+/** Why a try failed. */
+export interface FailureLine {
+  kind: string;
+  sentence: string;
+  advice: string[];
+  place: Record<string, string | number>;
+  counts: Record<string, number>;
+  /** Empty unless `[ray_llm] show_samples` allows them. */
+  row_texts: string[];
+}
+
+export interface FailureStory extends FailureLine {
+  cause: string;
+  frames: string[];
+  log: string[];
+  /** Whose log that is; "": the Ray job's. */
+  log_of: string;
+}
+
 export interface SliceLine {
   slice_key: string;
   timezone: string | null;
@@ -28,14 +47,19 @@ export interface SliceLine {
   labels: Record<string, number> | null;
   quarantine_reasons: Record<string, number> | null;
   advice: string[];
+  failure: FailureLine | null;
 }
 
-/** A run of the schedule, or of a backfill, whose task has not come to its slice. */
+/** A run whose task has not come to its slice: it failed before, or, of the schedule or a backfill, waits. */
 export interface RunWithoutSlice {
   run_id: string;
+  map_index: number;
   state: State;
   /** Null where only the run knows. */
   slice_key: string | null;
+  started: string | null;
+  ended: string | null;
+  failure: FailureLine | null;
 }
 
 /** A date of which the schedule, or a backfill, was to make a run. */
@@ -88,6 +112,7 @@ export interface Asset {
 
 export interface SliceRun {
   line: SliceLine;
+  failure: FailureStory | null;
   output_path: string;
   output_url: string | null;
   assets: Asset[];
@@ -138,7 +163,8 @@ export interface Version {
 
 export interface Progress {
   step: string | null;
-  error: string | null;
+  /** In the words of the command line. */
+  phase: string | null;
   rows: number | null;
   planned: number | null;
   failed: number | null;

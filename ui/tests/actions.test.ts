@@ -1,16 +1,26 @@
 import { describe, expect, it } from "vitest";
 
-import { actionsFor, lacking, usualCost } from "../src/actions";
+import { actionsFor, clearOf, lacking, usualCost } from "../src/actions";
+import type { FailureLine } from "../src/api";
+import { adviceByReason, changeFirst, countWords, placeWords, sentenceOf } from "../src/failure";
 import { slice } from "./calendar.test";
 
 const names = (...given: Parameters<typeof slice>) => actionsFor(slice(...given)).map((action) => action.name);
+const failure = (kind: string, sentence = ""): FailureLine => ({ kind, sentence, advice: [], place: {}, counts: {}, row_texts: [] });
+const TOO_MANY = failure("input", "57 of 195 rows failed, which is more than quality.max_quarantine 0.05 (57 TruncatedAnswer)");
 const counts = { planned: 100, succeeded: 88, quarantined: 12 };
 
 describe("actionsFor", () => {
   it("offers what helps", () => {
     expect(names("a", { counts: { planned: 100, succeeded: 100 } })).toEqual(["Answer all rows again"]);
     expect(names("a", { counts })).toEqual(["Answer quarantined rows again", "Answer all rows again"]);
-    expect(names("a", { state: "failed", published_version: null })).toEqual(["Run again", "Accept its quarantine"]);
+    expect(names("a", { state: "failed", published_version: null })).toEqual(["Run again"]);
+  });
+  it("accepts a quarantine only where the failure is too much of it", () => {
+    const failed = (of: FailureLine) => names("a", { state: "failed", published_version: null, failure: of });
+    expect(failed(TOO_MANY)).toEqual(["Answer failed rows again", "Accept its quarantine", "Run again after the change"]);
+    expect(failed(failure("gpu_memory"))).toEqual(["Run again"]);
+    expect(failed(failure("input", "no column 'x'"))).toEqual(["Run again after the change"]);
   });
   it("leaves running slices and trials alone", () => {
     expect(names("a", { state: "running" })).toEqual([]);
@@ -29,9 +39,10 @@ describe("actionsFor", () => {
       { slice: "2026-01-05", model: "large", max_quarantine: 0.2, retry_quarantined: true },
       { slice: "2026-01-05", model: "large", max_quarantine: 0.2, force: true },
     ]);
-    expect(of({ state: "failed", published_version: null })).toEqual([
-      { slice: "2026-01-05", model: "large", max_quarantine: 0.2, force: true },
+    expect(of({ state: "failed", published_version: null, failure: TOO_MANY })).toEqual([
+      { slice: "2026-01-05", model: "large", max_quarantine: 0.2, retry_quarantined: true },
       { slice: "2026-01-05", model: "large", max_quarantine: 1, force: true },
+      { slice: "2026-01-05", model: "large", max_quarantine: 0.2, force: true },
     ]);
   });
   it("says what it cost before", () => {
@@ -55,3 +66,36 @@ describe("actionsFor", () => {
   });
 });
 
+describe("a failure", () => {
+  it.each(["input", "model", "cluster", "connection"])("of kind %s needs a change before a rerun", (kind) => {
+    expect(changeFirst(failure(kind))).toContain("first: a run of the same fails again");
+  });
+  it("of a kind that a rerun may fix needs none; of too many rows, there is a choice", () => {
+    expect([failure("engine"), failure("of-2030"), null].map(changeFirst)).toEqual([null, null, null]);
+    expect(changeFirst(TOO_MANY)).toContain("or accept that they are missing");
+  });
+  it.each([
+    ["the engine died", "The engine died."],
+    ["torch.OutOfMemoryError: no memory", "torch.OutOfMemoryError: no memory."],
+    ["row 7 is wrong ...", "Row 7 is wrong ..."],
+    ["3 rows failed", "3 rows failed."],
+  ])("reads %j as a sentence", (text, shown) => expect(sentenceOf(text)).toBe(shown));
+  it("says where and how far", () => {
+    expect(placeWords({ column: "age", row: 1234, file: "s3://in/a.csv" })).toBe("s3://in/a.csv, row 1,234 (the first is 0), column age");
+    expect(placeWords({})).toBe("");
+    expect(countWords({ planned: 1950, finished: 65, invalid_output: 2 })).toBe("1,950 planned, 65 finished, 2 invalid output");
+  });
+  it("of rows names what keeps them out of quarantine", () => {
+    const line = slice("a", { quarantine_reasons: { TruncatedAnswer: 44, Unheard: 3, InvalidOutput: 0 } });
+    expect(adviceByReason(line)).toEqual(["Raise max_tokens: 44 answers were cut."]);
+    expect(adviceByReason(slice("a"))).toEqual([]);
+  });
+});
+
+describe("clearOf", () => {
+  it("clears this task instance and nothing else", () => {
+    const all = { include_upstream: false, include_downstream: false, include_past: false, include_future: false };
+    expect(clearOf("ask", slice("a"))).toMatchObject({ ...all, dry_run: false, dag_run_id: "r-a", task_ids: ["ask"] });
+    expect(clearOf("ask", slice("a", { map_index: 3 }))).toMatchObject({ task_ids: [["ask", 3]] });
+  });
+});

@@ -8,9 +8,11 @@ export function slice(key: string, more: Partial<SliceLine> = {}): SliceLine {
     slice_key: key, timezone: null, table: `/t/${key}`, run_id: `r-${key}`, map_index: -1, try_number: 1, state: "published",
     started: null, ended: null, archived: false, trial: null, model: null, outcome: "published",
     published_version: 1, fingerprint: null, counts: {}, tokens: {}, seconds: {}, rows_per_s: null,
-    tokens_per_s: null, gpu_seconds: null, gpu_mean: null, labels: null, quarantine_reasons: null, advice: [], ...more,
+    tokens_per_s: null, gpu_seconds: null, gpu_mean: null, labels: null, quarantine_reasons: null, advice: [], failure: null, ...more,
   };
 }
+
+const EARLY = { map_index: -1, state: "queued" as const, started: null, ended: null, failure: null };
 
 function without(...keys: string[]): DateWithoutRun[] {
   return keys.map((key) => ({ slice_key: key, date: `${key}T00:00:00Z`, archived: false }));
@@ -59,7 +61,7 @@ describe("backfillRange", () => {
 });
 
 describe("slicesToCome", () => {
-  const run = (run_id: string, slice_key: string | null): RunWithoutSlice => ({ run_id, state: "queued", slice_key });
+  const run = (run_id: string, slice_key: string | null): RunWithoutSlice => ({ ...EARLY, run_id, slice_key });
   it("has the newest run of each slice, and none that has a slice, or of which only the run knows it", () => {
     const runs = [run("b", "20260104"), run("a", "20260104"), run("c", "20260102"), run("d", null)];
     const found = slicesToCome([slice("20260102")], runs);
@@ -78,7 +80,7 @@ describe("blocksOf", () => {
     expect(january?.cells[29]).toBeNull();
   });
   it("has missing slices, and those to come", () => {
-    const run: RunWithoutSlice = { run_id: "r", state: "queued", slice_key: "2026-01-03" };
+    const run: RunWithoutSlice = { ...EARLY, run_id: "r", slice_key: "2026-01-03" };
     const all = cellsOf(latest([slice("2026-01-01")]), ["2026-01-02"], new Map([["2026-01-03", run]]));
     const [january] = blocksOf(all, "days");
     expect(january?.cells.slice(0, 4).map((cell) => cell && [cell.slice !== null, cell.run !== undefined])).toEqual([
@@ -99,7 +101,7 @@ describe("blocksOf", () => {
 
 describe("latest", () => {
   it("takes the newest run of a slice, and no trial", () => {
-    const runs = [slice("a", { trial: "first-10" }), slice("a", { run_id: "new" }), slice("a", { run_id: "old" })];
+    const runs = [slice("a", { trial: "first-10" }), slice("a", { ...EARLY, run_id: "new" }), slice("a", { ...EARLY, run_id: "old" })];
     expect(latest(runs).get("a")?.run_id).toBe("new");
   });
 });

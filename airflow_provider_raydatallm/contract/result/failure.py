@@ -122,15 +122,21 @@ class Failure:
         cause = "" if self.cause in self.sentence else self.cause
         return "\n".join(filter(None, [self.text, cause, *self.frames]))
 
-    @property
-    def is_of_others(self) -> bool:
-        """Whether the sentence is in the words of others, who may quote a row."""
-        return bool(self.cause) and self.cause.startswith(self.sentence.removesuffix(" ..."))
-
     def without_row_texts(self) -> Failure:
         """Returns it without what may quote a row: for messages and for other systems."""
-        sentence = self.cause.partition(":")[0] if self.is_of_others else self.sentence
-        return replace(self, sentence=sentence, cause="", row_texts=(), log=(), log_of="", frames=())
+        return replace(
+            self, sentence=self._own_sentence(), cause="", row_texts=(), log=(), log_of="", frames=()
+        )
+
+    def _own_sentence(self) -> str:
+        """The sentence, of whose words of others, at its end, only the error's class is left: they may quote
+        a row."""
+        parts = self.sentence.split(": ")
+        for i in range(len(parts) if self.cause else 0):
+            rest = ": ".join(parts[i:]).removesuffix(" ...")
+            if rest and self.cause.startswith(rest):
+                return ": ".join([*parts[:i], self.cause.partition(":")[0]])
+        return self.sentence
 
     def about(self, subject: str) -> Failure:
         """Returns it with a subject before the sentence, such as a file's name."""

@@ -41,6 +41,7 @@ _WRAPPER = re.compile(
 _PYDANTIC = re.compile(r"\d+ validation errors? for (\w+)\s+(.*?)(?: \[type=.*)?$", re.DOTALL)
 _MAX_CHARACTERS = 2000
 _SENTENCE_CHARACTERS = 400
+_WORDS_CHARACTERS = 80
 _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)\n[ \t]+(\S[^\n]{0,499})')
 #: Files whose lines mean nothing to the user.
 _FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|/airflow_provider_raydatallm/|^<|\.pyx$")
@@ -148,6 +149,16 @@ def first_line(root: str) -> str:
 def find_causes(exceptions: list[str]) -> list[str]:
     """Those exceptions that match a known cause."""
     return [e for e in exceptions if any(re.search(c.pattern, e) for c in _CAUSES)]
+
+
+def known_words(root: str) -> str:
+    """What of a root error, beside its class, is in the words of a known failure, which quote no row."""
+    text = root.partition(":")[2]
+    for pattern in (*_CAUSES, *_DEATHS):
+        # A longer match has words of others within.
+        if (match := re.search(pattern.pattern, text)) and len(match[0]) <= _WORDS_CHARACTERS:
+            return match[0]
+    return ""
 
 
 def find_frames(text: str) -> tuple[str, ...]:

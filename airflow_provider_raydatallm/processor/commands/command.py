@@ -71,11 +71,11 @@ def _report_error(error: BaseException, args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.ray_runtime.driver import process_log
 
     failure = root_error(error, process_log)
+    if args.nonce is not None:  # first: what follows, which may quote a row, no task's log shows
+        print(encode_line("error", args.nonce, failure.to_json(MAX_BYTES)), flush=True)
     if getattr(error, "failure", None) is None:
         complain(*"".join(traceback.format_exception(error)).rstrip().split("\n"))
-    if args.nonce is not None:
-        print(encode_line("error", args.nonce, failure.to_json(MAX_BYTES)), flush=True)
-    elif args.json:
+    if args.json and args.nonce is None:
         print_json({**getattr(error, "result", {}), "failure": failure.to_json()})
     log = failure.log if args.nonce is None else ()  # a job's log has these lines
     complain(*plain_lines("\n".join([f"error: {failure.message}", *log])))

@@ -29,7 +29,11 @@ _connecting = threading.Lock()
 class StopRequested(BaseException):
     """The process received SIGTERM."""
 
-    failure = Failure("stopped", "the job was told to stop", advice=("Its finished rows are kept",))
+    failure = Failure(
+        "stopped",
+        "the job was told to stop, by somebody or by its cluster",
+        advice=("Its finished rows are kept",),
+    )
 
 
 def stop_on_sigterm() -> None:

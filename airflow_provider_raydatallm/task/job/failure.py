@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.contract.result.failure_patterns import (
     strip_prefixes,
 )
 
+_STOPPED = ("Ray's dashboard and `ray job stop` do so. Finished rows are kept",)
 _EXIT_CODE = re.compile(r"^Job entrypoint command failed with exit code (-?\d+)")
 _SETUP_FAILED = "runtime_env setup failed"
 #: Where pip's and uv's own error begins; it is the last part of their output.
@@ -35,7 +36,7 @@ def explain_failure(status: str | None, message: str, last_lines: Sequence[str])
     :param last_lines: the end of its driver's log.
     """
     if status == "STOPPED":
-        return Failure("stopped", "the job was stopped, but not by its task")
+        return Failure("stopped", "the Ray job was stopped by somebody, and not by its task", advice=_STOPPED)
     if message.startswith(_SETUP_FAILED):
         _, *errors = _INSTALLER.split(message)
         reason = " ".join(errors[-1].split()) if errors else "".join(find_exceptions(message)[-1:])

@@ -91,6 +91,7 @@ class JobWatch:
     _tail: deque[str] = field(default_factory=lambda: deque(maxlen=_TAIL_LINES))
     _outcome: Finished | Failed | None = None
     _checks_after_end: int = 0
+    _is_after_error: bool = False
 
     @property
     def has_outcome(self) -> bool:
@@ -107,6 +108,8 @@ class JobWatch:
         for line in lines:
             marked = decode_line(line, self.nonce)
             if marked is None:
+                if self._is_after_error:
+                    continue  # the error once more, for people, in full: that is for the job's own log
                 shown.append(line)
                 if may_explain_failure(text := clean(line)[:1000]):
                     self._tail.append(text)
@@ -115,6 +118,7 @@ class JobWatch:
             if kind == "report" and value is not None:
                 self._outcome = Finished(value)
             elif kind == "error":
+                self._is_after_error = True
                 self._outcome = self._outcome or Failed(Failure.parse(value, clean))
             elif kind == "progress" and value is not None:
                 shown.append(value)
@@ -123,6 +127,7 @@ class JobWatch:
     def read_log_end(self, text: str) -> dict[str, Any] | None:
         """Reads the log's last lines, some of which may have been read before. Returns the last progress."""
         self._tail.clear()
+        self._is_after_error = False
         progress = [item for item in self.read_log(text.splitlines()) if isinstance(item, dict)]
         return progress[-1] if progress else None
 

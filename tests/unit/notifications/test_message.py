@@ -67,7 +67,9 @@ def test_counts_that_do_not_add_up_are_told_as_they_are() -> None:
     (Failure("input", "KeyError: 'Jane'", cause="KeyError: 'Jane'\nmore"), "KeyError"),
 ])  # fmt: skip
 def test_failed_slice_says_why_and_what_to_do_without_a_text_of_a_row(failure: Failure, says: str) -> None:
-    assert status("failed", failure=failure).details == [says]
+    failed = status("failed", failure=failure)
+    assert failed.details == [says]
+    assert "Jane" not in repr(failed)
 
 
 @pytest.mark.parametrize("failure", [Failure("engine", "it died"), None])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import traceback
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,14 +14,16 @@ from jinja2 import UndefinedError
 
 from airflow_provider_raydatallm.clusters.embedded.processes import LocalHeadError
 from airflow_provider_raydatallm.contract.result.failure import Failure, Place
+from airflow_provider_raydatallm.contract.result.failure_patterns import classify
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayEngineDiedError,
+    RayJobStoppedError,
     RayLLMInputError,
     failure_of,
 )
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY, record_failure, show_last
+from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY, record_failure, show_last, shown
 from airflow_provider_raydatallm.task.job.record import DeferredJob, JobRecord
 from airflow_provider_raydatallm.task.job.verdict import Failed, to_event
 from airflow_provider_raydatallm.task.job.waiter import JobRef
@@ -58,10 +62,16 @@ def ray_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
 
 
+@pytest.fixture
+def with_row_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__SHOW_SAMPLES", "true")
+
+
 def kept(context: Any) -> Failure:
     return Failure.parse(context["ti"].xcoms[FAILURE_KEY])
 
 
+@pytest.mark.usefixtures("with_row_texts")
 def test_the_sentence_is_the_last_line_outside_of_all_folds_and_frames_are_for_debugging() -> None:
     """Airflow logs the error itself, root and all, in between."""
     task, log = operator(), Log()
@@ -113,12 +123,56 @@ def test_error_of_the_provider_reaches_airflow_without_the_frames_that_led_to_it
     assert raised.value.__suppress_context__
 
 
+def test_task_that_airflow_stops_says_what_may_have_stopped_it() -> None:
+    """A person who marked it did not kill it, and by its own means it cannot know."""
+    task = operator()
+    task.on_kill()
+    with pytest.raises(RayJobStoppedError, match=r"Airflow stopped the task: .*marked or cleared") as raised:
+        asyncio.run(task._unless_killed(asyncio.sleep(60)))
+    assert "killed" not in str(raised.value)
+
+
 def deferred(task: RayLLMBatchOperator) -> dict[str, Any]:
     ref = JobRef("ray_default", 5.0, 600.0, None, None, 0.0, "j", "n", cluster="connection:ray_default")
     record = JobRecord("submitted", "connection:ray_default", "j", "n", "h", "f", 1)
     return DeferredJob(ref, spec_of(task), record).to_kwargs()
 
 
+@pytest.mark.parametrize("setting", ["False", "perhaps"])
+def test_nothing_that_may_quote_a_row_enters_airflow_unless_a_setting_allows_it(
+    setting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__SHOW_SAMPLES", setting)
+    of_row = replace(
+        DIED,
+        cause="Jane Doe",
+        row_texts=("'Jane Doe'",),
+        log=("Jane Doe was read",),
+        place=Place(file="a.csv", row=7),
+    )
+    task, log = operator(slice_key="k"), Log()
+    context = context_of(task)
+    error = RayEngineDiedError(of_row)
+    failure = record_failure(context, error, log)
+    show_last(task, failure, log)
+    task.on_failure_callback[-1]({})  # type: ignore[index]
+    said = f"{context['ti'].xcoms} {error} {log.lines}"
+    assert "Jane" not in said
+    assert of_row.sentence in log.lines[-1][1]
+    assert kept(context).place == of_row.place
+    assert "Ray job's log" in kept(context).advice[-1]
+
+
+@pytest.mark.parametrize(("root", "says"), [
+    ("RuntimeError: Cannot find any model weights with `/m`", "RuntimeError: Cannot find any model weights"),
+    ("torch.OutOfMemoryError: CUDA out of memory. Jane", "torch.OutOfMemoryError: CUDA out of memory"),
+    ("KeyError: 'Jane Doe'", "KeyError"),
+])  # fmt: skip
+def test_error_in_the_words_of_others_says_those_of_a_known_failure(root: str, says: str) -> None:
+    assert shown(classify(root)).sentence == says
+
+
+@pytest.mark.usefixtures("with_row_texts")
 def test_record_of_the_job_comes_whole_through_the_triggerer() -> None:
     task = operator(slice_key="k")
     context = context_of(task)

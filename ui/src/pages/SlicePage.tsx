@@ -7,6 +7,7 @@ import { compact, cost, count, money, percent, rate, time, UNKNOWN } from "../fo
 import { Actions } from "../parts/slice/Actions";
 import { Figure, Figures, Note, PageLink, Plain, Problem, Section, StateWords, Trial, Waiting } from "../parts/basics";
 import { Cluster } from "../parts/slice/Cluster";
+import { Failed } from "../parts/slice/Failed";
 import { Live } from "../parts/slice/Live";
 import { OverTime } from "../parts/slice/OverTime";
 import { Phases } from "../parts/slice/Phases";
@@ -52,17 +53,18 @@ export function SlicePage({ dag, task, run, map }: Props) {
       {answer === null ? error ? null : <Waiting /> : (
         <>
           <Head answer={answer} dag={dag} map={map} run={run} task={task} />
+          <Failed
+            failure={answer.failure}
+            line={answer.line}
+            log={answer.line.archived ? "" : taskInstancePath(dag, task, run, map)}
+          />
           {stored.value?.note ? <Note>{stored.value.note}</Note> : null}
           {stored.error && !error ? <Note>The slice&apos;s folder could not be read: this is what Airflow knows.</Note> : null}
           <OtherRun answer={answer} dag={dag} task={task} />
           <NewerVersion line={answer.line} stored={stored.value} />
-          {isNewest(answer) ? (
-            <>
-              <Live stored={stored.value} />
-              <Actions dag={dag} line={answer.line} settings={settings} task={task} />
-            </>
-          ) : null}
+          {isNewest(answer) && state === "running" ? <Live stored={stored.value} /> : null}
           <Result line={answer.line} settings={settings} stored={stored.value} />
+          {isNewest(answer) ? <Actions dag={dag} line={answer.line} settings={settings} task={task} /> : null}
           <RowCounts
             counts={answer.line.labels}
             names="labels"
@@ -100,7 +102,7 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
   return (
     <>
       <Flex align="center" gap={4} mt={1} wrap="wrap">
-        <Heading as="h1" maxWidth="100%" overflowWrap="anywhere" size="lg">
+        <Heading as="h1" maxWidth="100%" overflowWrap="anywhere" size="xl">
           <Plain most={HEADING}>{line.slice_key}</Plain>
         </Heading>
         <StateWords state={line.state} />
@@ -143,11 +145,16 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
           </Text>
         ) : null}
         <Text>
-          {line.ended ? `${time(line.started)} – ${time(line.ended)}` : line.started ? `since ${time(line.started)}` : ""}
+          {lasted(line)}
         </Text>
       </HStack>
     </>
   );
+}
+
+function lasted({ started, ended }: SliceLine): string {
+  if (!ended) return started ? `since ${time(started)}` : "";
+  return started ? `${time(started)} – ${time(ended)}` : `ended ${time(ended)}`;
 }
 
 function whileItRuns({ line }: SliceRun): number | null {
@@ -267,8 +274,8 @@ function History({ answer, dag, task, run }: { answer: SliceRun; dag: string; ta
         <Table.Root size="sm">
           <Table.Header>
             <Table.Row>
-              <Table.ColumnHeader>Run</Table.ColumnHeader>
               <Table.ColumnHeader>State</Table.ColumnHeader>
+              <Table.ColumnHeader>Run</Table.ColumnHeader>
               <Table.ColumnHeader>Outcome</Table.ColumnHeader>
               <Table.ColumnHeader textAlign="end">Version</Table.ColumnHeader>
               <Table.ColumnHeader textAlign="end">Answered</Table.ColumnHeader>
@@ -280,6 +287,9 @@ function History({ answer, dag, task, run }: { answer: SliceRun; dag: string; ta
           <Table.Body>
             {answer.history.map((line) => (
               <Table.Row key={`${line.run_id}/${line.map_index}`}>
+                <Table.Cell>
+                  <StateWords state={line.state} />
+                </Table.Cell>
                 <Table.Cell maxWidth="22rem" minWidth="12rem" overflowWrap="anywhere">
                   {line.run_id === run && line.map_index === answer.line.map_index ? (
                     <b>
@@ -290,9 +300,6 @@ function History({ answer, dag, task, run }: { answer: SliceRun; dag: string; ta
                       <Plain most={NAME}>{line.run_id}</Plain>
                     </PageLink>
                   )}
-                </Table.Cell>
-                <Table.Cell>
-                  <StateWords state={line.state} />
                 </Table.Cell>
                 <Table.Cell>
                   {line.outcome ?? "–"}

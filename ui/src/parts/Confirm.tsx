@@ -84,7 +84,7 @@ export function Confirm({ name, children, act, disabled, canAct = true, onOpenCh
 
 export function reasonOf(error: unknown): ReactNode {
   if (!isRefusal(error)) return <Text>Airflow gave no answer: {visible(String(error))}</Text>;
-  if (error.status === 403) return "Airflow does not let you start runs of this DAG.";
+  if (error.status === 403) return "Airflow does not let you do this in this DAG.";
   return <Text>Airflow refused it: {visible(error.message)}</Text>;
 }
 

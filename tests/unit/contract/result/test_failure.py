@@ -4,6 +4,7 @@ import importlib
 import json
 import pickle
 import re
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -153,6 +154,8 @@ def test_for_other_systems_no_text_may_quote_a_row() -> None:
     assert "young" not in json.dumps(without.to_json())
     of_others = Failure("transient", "KeyError: 'the row'", cause="KeyError: 'the row'\nmore")
     assert of_others.without_row_texts().text == "KeyError"
+    in_both = replace(of_others, sentence="worker 2 died: KeyError: 'the row'")
+    assert in_both.without_row_texts().text == "worker 2 died: KeyError"
 
 
 def test_what_no_retry_can_fix() -> None:

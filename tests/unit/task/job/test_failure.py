@@ -102,6 +102,7 @@ def test_last_exception_of_a_driver_or_its_workers_decides_the_kind(
 def test_stopped_and_unknown_jobs_are_reported_as_such() -> None:
     stopped = explain_failure("STOPPED", "Job was intentionally stopped.", [])
     assert BY_KIND[stopped.kind] is RayJobStoppedError
+    assert "stopped by somebody" in stopped.sentence
     assert explain_failure(None, "", []) == Failure(
         "transient", "the driver wrote no error", cause="the driver wrote no error"
     )

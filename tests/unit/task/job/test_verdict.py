@@ -67,6 +67,18 @@ def test_error_and_progress_are_read() -> None:
     assert progress_text({"step": "plan"}) == "planning the slice"
 
 
+def test_what_the_job_prints_of_its_error_for_people_stays_in_its_own_log() -> None:
+    """It may quote a row, and the task says the error itself."""
+    error = encode_line("error", NONCE, {"kind": "input", "sentence": "a value is wrong"})
+    lines = ["ERROR before", error, "ValueError: 'Jane Doe'", "error: a value is wrong: 'Jane Doe'"]
+    watch = JobWatch(NONCE)
+    assert watch.read_log(lines) == ["ERROR before"]
+    watch.read_log_end("\n".join(lines))
+    verdict = watch.decide("FAILED")
+    assert isinstance(verdict, Failed)
+    assert verdict.failure.log == ("ERROR before",)
+
+
 def test_plan_and_a_long_start_are_told() -> None:
     plan = {"step": "planned", "plan": [["rows", "5 in 1 file(s)"], ["engine", "VllmEngine, m"]]}
     assert progress_text(plan) == "rows    5 in 1 file(s)\nengine  VllmEngine, m"

@@ -1,12 +1,14 @@
-// What a person may do about a slice. Each is a run of its DAG by Airflow's own API, with the person's own
-// permission.
+// What a person may do about a slice: a run of its DAG, or a clear of its task, by Airflow's own API and with the
+// person's own permission.
 
 import { Code, HStack, Text } from "@chakra-ui/react";
 
-import { actionsFor, type Action, lacking } from "../../actions";
+import { type Action, actionsFor, clearOf, lacking } from "../../actions";
 import { call, type Settings, type SliceLine } from "../../api";
+import { adviceByReason, changeFirst } from "../../failure";
+import { taskInstancePath } from "../../route";
+import { listed, NAME, visible } from "../../text";
 import { useData } from "../../useData";
-import { listed, visible } from "../../text";
 import { PageLink, Plain, Section } from "../basics";
 import { Confirm } from "../Confirm";
 
@@ -39,10 +41,12 @@ export function Actions({ dag, task, line, settings }: Props) {
       </Section>
     );
   }
-  const actions = actionsFor(line, settings, run.value?.conf ?? {});
   const others = tasks?.filter((name) => name !== task) ?? null;
   const params = details.params ?? {};
-  const missing = [...new Set(actions.flatMap((action) => lacking(action, params)))];
+  const all = actionsFor(line, settings, run.value?.conf ?? {});
+  const actions = all.filter((action) => lacking(action, params).length === 0);
+  const lacked = all.filter((action) => !actions.includes(action));
+  const canClear = line.state === "failed" && !line.archived && lacked.some(({ needs }) => needs.length === 1);
   const start = async (action: Action) => {
     const body = JSON.stringify({ conf: action.conf, logical_date: null });
     const run = await call<{ dag_run_id: string }>(`${ofDag}/dagRuns`, { method: "POST", body });
@@ -50,20 +54,32 @@ export function Actions({ dag, task, line, settings }: Props) {
     return (
       <Text>
         Started: <PageLink to={path}>{visible(run.dag_run_id)}</PageLink>
-        {details.is_paused ? ". The DAG is paused: the run waits until you unpause it." : ""}
+        {paused(details)}
       </Text>
     );
   };
+  const clear = async () => {
+    const body = JSON.stringify(clearOf(task, line));
+    await call(`${ofDag}/clearTaskInstances`, { method: "POST", body });
+    return (
+      <Text>
+        Cleared: Airflow runs <PageLink to={taskInstancePath(dag, task, line.run_id, line.map_index)}>the task</PageLink>{" "}
+        again{paused(details)}
+      </Text>
+    );
+  };
+  const first = changeFirst(line.failure);
+  const advice = adviceByReason(line);
   return (
     <Section title="Actions">
+      {[...(first ? [first] : []), ...advice].map((text) => (
+        <Text fontSize="sm" key={text} mb={2}>
+          {text}
+        </Text>
+      ))}
       <HStack gap={2} wrap="wrap">
         {actions.map((action) => (
-          <Confirm
-            act={() => start(action)}
-            disabled={lacking(action, params).length > 0}
-            key={action.name}
-            name={action.name}
-          >
+          <Confirm act={() => start(action)} key={action.name} name={action.name}>
             <Text>{action.words}</Text>
             <Text mt={3}>
               Starts a run of <Plain>{dag}</Plain> with this configuration:
@@ -74,15 +90,27 @@ export function Actions({ dag, task, line, settings }: Props) {
             <OtherTasks names={others}> The run has no logical date: what they take from it, such as ds, fails.</OtherTasks>
           </Confirm>
         ))}
+        {canClear ? (
+          <Confirm act={clear} name={first ? "Clear the task after the change" : "Clear the task"}>
+            <Text>
+              Airflow runs the task again in this run, <Plain most={NAME}>{line.run_id}</Plain>. Rows that it finished are
+              kept and cost nothing again. Tasks after it are not cleared.
+            </Text>
+          </Confirm>
+        ) : null}
       </HStack>
-      {missing.length > 0 ? (
-        <Text color="fg.muted" fontSize="sm" mt={3}>
-          To enable all of these, declare the Params {missing.join(", ")} in the DAG and use them in its task, as the
-          example DAG customers_operated does.
+      {lacked.some(({ needs }) => !canClear || needs.length > 1) ? (
+        <Text color="fg.muted" fontSize="sm" mt={actions.length > 0 || canClear ? 3 : 0}>
+          With the Params of slice_params(), which this DAG lacks, you can do here, too:{" "}
+          {lacked.map(({ name }) => name.toLowerCase()).join(", ")}.
         </Text>
       ) : null}
     </Section>
   );
+}
+
+function paused(details: Details): string {
+  return details.is_paused ? ". The DAG is paused: it waits until you unpause it." : "";
 }
 
 /** The names of a DAG's tasks, all of which a run of it runs. */

@@ -1,11 +1,10 @@
-// How far a run is, or where it stopped.
+// How far a run is.
 
 import { Box, Progress, Text } from "@chakra-ui/react";
 
 import type { Stored } from "../../api";
 import { count, duration, percent, rate } from "../../format";
-import { visible } from "../../text";
-import { Figure, Figures, Section } from "../basics";
+import { Figure, Figures, Plain, Section } from "../basics";
 import { OverTime } from "./OverTime";
 import { Workers } from "./Workers";
 
@@ -13,32 +12,37 @@ export function Live({ stored }: { stored: Stored | null }) {
   const progress = stored?.progress;
   if (!progress) return null;
   const [rows, planned] = [progress.rows ?? 0, progress.planned ?? 0];
+  const isCounting = rows > 0 || progress.step === "answer";
   return (
-    <Section title={progress.step === "failed" ? "Where it stopped" : "Progress"}>
-      {planned > 0 ? (
-        <Progress.Root aria-label="Rows" max={planned} size="lg" value={Math.min(rows, planned)}>
-          <Progress.Track>
-            <Progress.Range />
-          </Progress.Track>
-        </Progress.Root>
+    <Section title="Progress">
+      {progress.phase && !isCounting ? (
+        <Text _firstLetter={{ textTransform: "uppercase" }} overflowWrap="anywhere">
+          <Plain>{progress.phase}</Plain>
+        </Text>
       ) : null}
-      <Text mt={2}>
-        <b>{count(rows)}</b> of <b>{count(planned)}</b> rows{planned ? `, ${percent(rows, planned)}` : ""}
-      </Text>
-      <Box mt={3}>
-        <Figures>
-          <Figure name="Speed now" value={rate(progress.recent_rows_per_s ?? progress.rows_per_s, "rows/s")} />
-          <Figure name="Time left" value={duration(progress.eta_s)} />
-          <Figure name="Failed rows" value={count(progress.failed)} />
-          <Figure name="Workers" value={count(progress.workers)} />
-        </Figures>
-      </Box>
-      {progress.history ? <OverTime history={progress.history} /> : null}
-      <Workers total={progress.workers ?? 0} workers={progress.per_worker ?? []} />
-      {progress.error !== null ? (
-        <Box as="pre" bg="bg.subtle" fontSize="xs" maxHeight="14rem" mt={3} overflow="auto" p={3} tabIndex={0} whiteSpace="pre-wrap">
-          {visible(progress.error)}
-        </Box>
+      {isCounting ? (
+        <>
+          {planned > 0 ? (
+            <Progress.Root aria-label="Rows" max={planned} size="lg" value={Math.min(rows, planned)}>
+              <Progress.Track>
+                <Progress.Range />
+              </Progress.Track>
+            </Progress.Root>
+          ) : null}
+          <Text mt={2}>
+            <b>{count(rows)}</b> of <b>{count(planned)}</b> rows{planned ? `, ${percent(rows, planned)}` : ""}
+          </Text>
+          <Box mt={3}>
+            <Figures>
+              <Figure name="Speed now" value={rate(progress.recent_rows_per_s ?? progress.rows_per_s, "rows/s")} />
+              <Figure name="Time left" value={duration(progress.eta_s)} />
+              <Figure name="Failed rows" value={count(progress.failed)} />
+              <Figure name="Workers" value={count(progress.workers)} />
+            </Figures>
+          </Box>
+          {progress.history ? <OverTime history={progress.history} /> : null}
+          <Workers total={progress.workers ?? 0} workers={progress.per_worker ?? []} />
+        </>
       ) : null}
     </Section>
   );

@@ -19,10 +19,9 @@ interface Props {
 
 export function RowCounts({ title, names, counts, rows }: Props) {
   const sorted = Object.entries(counts ?? {}).sort((a, b) => b[1] - a[1]);
-  const most = sorted[0]?.[1];
-  if (most === undefined) return null;
+  if (sorted.length === 0) return null;
   const bars = sorted.slice(0, SHOWN).map(([name, n]) => {
-    return { name, share: n / most, words: `${count(n)} (${percent(n, rows)})` };
+    return { name, share: rows ? Math.min(n / rows, 1) : 0, words: `${count(n)} (${percent(n, rows)})` };
   });
   return (
     <Section title={title}>

@@ -1,0 +1,61 @@
+// What a failure says beside its sentence: where it was, how far the run had come, and what to change. Pure.
+
+import type { FailureLine, SliceLine } from "./api";
+import { count } from "./format";
+
+/** Of kinds that no rerun can fix (`FINAL` of `contract/result/failure.py`): what has to change before one. */
+const FIRST: Record<string, string> = {
+  input: "Change the DAG's arguments or the data first: a run of the same fails again.",
+  model: "Make the model available first: a run of the same fails again.",
+  cluster: "Change the cluster, or what the task asks of it, first: a run of the same fails again.",
+  connection: "Change the Airflow connection first: a run of the same fails again.",
+};
+
+const TOO_MANY = "Change what made the rows fail, ask for them once more, or accept that they are missing.";
+
+export function changeFirst(failure: FailureLine | null): string | null {
+  if (failure === null) return null;
+  return hasTooManyFailed(failure) ? TOO_MANY : (FIRST[failure.kind] ?? null);
+}
+
+/** Whether more rows failed than the task lets: the sentence names the argument. */
+export function hasTooManyFailed(failure: FailureLine | null): boolean {
+  return failure !== null && failure.kind === "input" && failure.sentence.includes("quality.max_quarantine");
+}
+
+/** A record's text, which has neither a capital, unless it is a name, nor a full stop. */
+export function sentenceOf(text: string): string {
+  const begun = /^[a-z]+ /.test(text) ? text.charAt(0).toUpperCase() + text.slice(1) : text;
+  return /[.?!]$/.test(begun) ? begun : `${begun}.`;
+}
+
+const PLACES: [string, (at: string | number) => string][] = [
+  ["file", (at) => String(at)],
+  ["row", (at) => `row ${typeof at === "number" ? count(at) : at} (the first is 0)`],
+  ["column", (at) => `column ${at}`],
+  ["worker", (at) => `worker ${at}`],
+  ["node", (at) => `node ${at}`],
+];
+
+export function placeWords(place: Record<string, string | number>): string {
+  return PLACES.flatMap(([name, words]) => (place[name] === undefined ? [] : [words(place[name])])).join(", ");
+}
+
+/** `195 planned, 65 finished`. */
+export function countWords(counts: Record<string, number>): string {
+  return Object.entries(counts).map(([name, rows]) => `${count(rows)} ${name.replaceAll("_", " ")}`).join(", ");
+}
+
+/** By error type, what keeps rows out of quarantine the next time. */
+const REASONS: [string, (rows: string) => string][] = [
+  ["TruncatedAnswer", (rows) => `Raise max_tokens: ${rows} answers were cut.`],
+  ["PromptTooLong", (rows) => `Raise max_model_len, or shorten the prompt: ${rows} prompts were too long.`],
+  ["InvalidOutput", (rows) => `Set quality.repair, or change the prompt: ${rows} answers did not have the shape that was asked for.`],
+];
+
+export function adviceByReason({ quarantine_reasons }: SliceLine): string[] {
+  return REASONS.flatMap(([type, words]) => {
+    const rows = quarantine_reasons?.[type];
+    return rows ? [words(count(rows))] : [];
+  });
+}

@@ -1,0 +1,96 @@
+// Why a run failed, first of all.
+
+import { Box, Heading, List, Text } from "@chakra-ui/react";
+import type { ReactNode } from "react";
+
+import type { FailureStory, SliceLine } from "../../api";
+import { countWords, placeWords, sentenceOf } from "../../failure";
+import { PageLink, Plain } from "../basics";
+
+interface Props {
+  line: SliceLine;
+  failure: FailureStory | null;
+  /** Where the task's log is; "": nowhere. */
+  log: string;
+}
+
+export function Failed({ line, failure, log }: Props) {
+  if (failure === null) {
+    if (line.state !== "failed") return null;
+    return (
+      <Alert title="This run left no reason">
+        <Text>Somebody marked it as failed, or its process died before it could say why.</Text>
+        {log ? <PageLink to={log}>The task&apos;s log</PageLink> : null}
+      </Alert>
+    );
+  }
+  const [place, counts] = [placeWords(failure.place), countWords(failure.counts)];
+  return (
+    <Alert title={<Plain>{sentenceOf(failure.sentence)}</Plain>}>
+      {line.state === "queued" ? <Text>Airflow tries it again.</Text> : null}
+      {failure.row_texts.length > 0 ? (
+        <Text>
+          In the rows: <Plain>{failure.row_texts.join(", ")}</Plain>
+        </Text>
+      ) : null}
+      {failure.advice.length > 0 ? (
+        <List.Root ps={5}>
+          {failure.advice.map((text) => (
+            <List.Item key={text}>
+              <Plain>{sentenceOf(text)}</Plain>
+            </List.Item>
+          ))}
+        </List.Root>
+      ) : null}
+      {place ? (
+        <Text>
+          Where: <Plain>{place}</Plain>
+        </Text>
+      ) : null}
+      {counts ? (
+        <Text>
+          Rows at that moment: <Plain>{counts}</Plain>
+        </Text>
+      ) : null}
+      <More lines={[...failure.cause.split("\n"), ...failure.frames].filter(Boolean)} title="The error itself" />
+      <More lines={failure.log} title={`The end of ${failure.log_of || "the Ray job"}'s log`} />
+    </Alert>
+  );
+}
+
+function Alert({ title, children }: { title: ReactNode; children: ReactNode }) {
+  return (
+    <Box
+      bg="bg.error"
+      borderColor="border.error"
+      borderLeftWidth="4px"
+      borderRadius="sm"
+      fontSize="sm"
+      mt={4}
+      overflowWrap="anywhere"
+      p={4}
+      role="alert"
+    >
+      <Heading as="h2" mb={2} size="md">
+        {title}
+      </Heading>
+      <Box display="grid" gap={2} gridTemplateColumns="minmax(0, 1fr)">
+        {children}
+      </Box>
+    </Box>
+  );
+}
+
+function More({ title, lines }: { title: string; lines: string[] }) {
+  if (lines.length === 0) return null;
+  return (
+    <Box as="details">
+      <Box as="summary" cursor="pointer">
+        <Plain>{title}</Plain>
+      </Box>
+      <Box as="pre" bg="bg" fontSize="xs" maxHeight="18rem" mt={2} overflow="auto" p={3} tabIndex={0} whiteSpace="pre-wrap">
+        <Plain>{lines.join("\n")}</Plain>
+      </Box>
+    </Box>
+  );
+}

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from airflow_provider_raydatallm.contract.log.progress_text import rate_text
 from demo.customers import industry_of, write_customers
 from demo.environment import HOME, ROOT, airflow_environment, program
 from demo.spec import write_specs
@@ -147,7 +148,9 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
     print(f"\naccuracy {right / len(rows):.3f}", end="")
     if rates["rows_per_s"]:  # else an earlier run answered all rows
         tokens_per_s = rates["input_tokens_per_s"] + rates["output_tokens_per_s"]
-        print(f"   {rates['rows_per_s']:,.0f} rows/s   {tokens_per_s:,.0f} tokens/s", end="")
+        print(
+            f"   {rate_text(rates['rows_per_s'], 'rows/s')}   {rate_text(tokens_per_s, 'tokens/s')}", end=""
+        )
     print(f"\n{counts['quarantined']} row(s) in quarantine" if counts["quarantined"] else "")
     if not already_done and report["seconds"]["engine_start"]:
         print(

@@ -26,7 +26,8 @@ def test_lines_after_the_first_are_indented() -> None:
 
 
 @pytest.mark.parametrize(("rate", "text"), [
-    (0.0127, "0.013"), (0.43, "0.43"), (0.997, "1"), (2.04, "2"), (9.96, "10"), (12.5, "12"), (1280.4, "1,280"),
+    (0.0127, "0.013"), (0.43, "0.43"), (0.997, "1"), (2.04, "2"), (9.96, "10"), (12.5, "12"),
+    (1280.4, "1,280"),
 ])  # fmt: skip
 def test_rate_of_a_running_slice_is_never_shown_as_none(rate: float, text: str) -> None:
     progress = {

@@ -291,6 +291,7 @@ class VersionBuild:
             ),
             place=summary.place,
             row_texts=summary.examples,
+            frames=summary.frames,
         )
 
     def exceeded_limit(self, failed: int, invalid: int) -> tuple[str, float] | None:

@@ -75,10 +75,15 @@ def warnings_of_run(context: Context, job: SliceJob) -> list[str]:
     warnings = []
     is_other = "slice" not in (run.conf or {}) and named != job.slice_key == begin
     if is_other:
-        param = "" if "slice" in dag.params else "give it params={'slice': Param('', type='string')}, and "
+        has_param = "slice" in dag.params
+        trigger = (
+            "trigger the DAG"
+            if has_param
+            else "give the DAG params={'slice': Param('', type='string')}, and trigger it"
+        )
         warnings.append(
             f"The slice is {begin}, where the run's data interval begins, and not {named}, its logical date. "
-            f"To process slice {named}, {param}trigger the DAG with --conf '{json.dumps({'slice': named})}'"
+            f"To process slice {named}, {trigger} with --conf '{json.dumps({'slice': named})}'"
         )
     is_test = is_test_run(context)
     if (is_other or is_test) and is_scheduled_date(dag, date):

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHeadError, check_head
+from airflow_provider_raydatallm.contract.log.progress_text import rate_text
 from demo.customers import industry_of, write_customers
 from demo.environment import HOME, ROOT, airflow_environment, program
 from demo.spec import write_specs
@@ -25,8 +27,9 @@ from demo.spec import write_specs
 DATES = ("2026-01-01", "2026-01-02", "2026-01-03")
 ROWS = 12_000
 
-#: What the operator logs, but for the marks between which Airflow folds lines.
-_TASK_MESSAGE = re.compile(r"\[(?:info|warning|error) +\] (?!::)(.*?) +\[airflow\.task\.operators")
+#: What the operator logs, but for the marks between which Airflow folds lines, and warnings: of its run of
+#: `dags test`, the demo knows.
+_TASK_MESSAGE = re.compile(r"\[(?:info|error) +\] (?!::)(.*?) +\[airflow\.task\.operators")
 
 
 def main() -> int:
@@ -36,6 +39,11 @@ def main() -> int:
     if date not in DATES:
         parser.error(f"there are no customers of {date!r}; choose DATE={' or DATE='.join(DATES)}")
 
+    try:
+        check_head()  # all clones share it: that it cannot be joined is known before a minute of training
+    except LocalHeadError as e:
+        print(f"The demo cannot start: {e.failure.text}", file=sys.stderr)
+        return 1
     began = time.monotonic()
     HOME.mkdir(exist_ok=True)
     environment = airflow_environment()
@@ -147,7 +155,9 @@ def _show(date: str, seconds: float, *, already_done: bool) -> int:
     print(f"\naccuracy {right / len(rows):.3f}", end="")
     if rates["rows_per_s"]:  # else an earlier run answered all rows
         tokens_per_s = rates["input_tokens_per_s"] + rates["output_tokens_per_s"]
-        print(f"   {rates['rows_per_s']:,.0f} rows/s   {tokens_per_s:,.0f} tokens/s", end="")
+        print(
+            f"   {rate_text(rates['rows_per_s'], 'rows/s')}   {rate_text(tokens_per_s, 'tokens/s')}", end=""
+        )
     print(f"\n{counts['quarantined']} row(s) in quarantine" if counts["quarantined"] else "")
     if not already_done and report["seconds"]["engine_start"]:
         print(

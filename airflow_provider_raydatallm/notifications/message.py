@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
-from airflow_provider_raydatallm.contract.log.progress_text import progress_text
+from airflow_provider_raydatallm.contract.log.progress_text import progress_text, rate_text
 from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
@@ -133,7 +133,7 @@ class SliceStatus:
         if tokens.get("input") or tokens.get("output"):
             details.append(f"{tokens.get('input', 0):,} tokens in, {tokens.get('output', 0):,} out")
         if figures.rows_per_s:
-            details.append(f"{figures.rows_per_s:,.0f} rows/s")
+            details.append(rate_text(figures.rows_per_s, "rows/s"))
         if self.cost is not None:
             details.append(self.cost)
         return "; ".join(details)

@@ -51,6 +51,7 @@ from airflow_provider_raydatallm.task.mapped_task import CheckedWhenMapped
 from airflow_provider_raydatallm.task.outcome import build_result, failure_of
 from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
 from airflow_provider_raydatallm.task.queue.places import Turn, raise_error_of
+from airflow_provider_raydatallm.task.run_slice import warnings_of_run
 from airflow_provider_raydatallm.task.slice_entry import write_entry
 from airflow_provider_raydatallm.task.text_templates import TextTemplates
 
@@ -151,6 +152,8 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             self._name_mapped_task(context, job)
             self.record_run(job, ray_job_id=tracker.job.submission_id if tracker.job else None)
             self.log.info("Slice %s -> %s", plain_text(job.slice_key), plain_text(job.slice_path))
+            for warning in warnings_of_run(context, job) if turn is None else ():
+                self.log.warning("%s", plain_text(warning))
             write_entry(context, self.outlets, job)
             self._push_links(context, job)
             if (result := tracker.lost_result()) is not None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+import traceback
+from pathlib import PurePath
 from typing import Any
 
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
 from airflow_provider_raydatallm.contract.result.counters import COUNTERS, counters_of
+from airflow_provider_raydatallm.contract.result.failure_patterns import is_users_file
 
 _MAX_MESSAGE_CHARS = 2000
+_USERS_LINE = re.compile(r"(?:pre|post)process \(([\w.+~-]+\.py:\d+)\): ")
 _NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 #: The ledger keeps offsets as 32-bit numbers.
@@ -147,3 +151,18 @@ def describe_error(error: BaseException) -> str:
         return str(error)
     except Exception as e:
         return f"{type(error).__name__}, whose text cannot be read ({type(e).__name__})"
+
+
+def describe_users_error(function: str, error: BaseException) -> str:
+    """Such as `postprocess (labels.py:12): division by zero`: with the line of the user's own code."""
+    lines = traceback.walk_tb(error.__traceback__)
+    own = [(frame.f_code.co_filename, line) for frame, line in lines]
+    own = [(file, line) for file, line in own if is_users_file(file)]
+    at = f" ({PurePath(own[-1][0]).name}:{own[-1][1]})" if own else ""
+    return f"{function}{at}: {describe_error(error)}"
+
+
+def users_line(description: str) -> str | None:
+    """Which line of the user's code a row's error names."""
+    match = _USERS_LINE.match(description)
+    return match[1] if match else None

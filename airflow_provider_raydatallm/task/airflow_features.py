@@ -33,6 +33,12 @@ def runs_inline() -> bool:
     return isinstance(getattr(task_runner, "SUPERVISOR_COMMS", None), supervisor.InProcessSupervisorComms)
 
 
+def is_test_run(context: Context) -> bool:
+    """Returns whether `dag.test()` or `airflow dags test` made the run, which stays when they end. A task is
+    not told by what its run was triggered, but by whom."""
+    return getattr(context["dag_run"], "triggering_user_name", None) == "dag_test"
+
+
 def partition_key(context: Context) -> str | None:
     """Returns the partition of a run, which the context itself has from 3.3 on only."""
     run: Any = context["dag_run"]

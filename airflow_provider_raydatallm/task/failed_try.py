@@ -87,7 +87,8 @@ def _record_of(error: BaseException) -> Failure:
 
 
 def show_last(task: Any, failure: Failure, log: Any) -> None:
-    """Has Airflow log the sentence below its own traceback, when all else has been logged."""
+    """Has Airflow log the sentence below its own traceback, when all else has been logged, and above it which
+    line of the user's own code failed."""
     for name in ("on_failure_callback", "on_retry_callback"):
         callbacks = getattr(task, name) or ()
         callbacks = [callbacks] if callable(callbacks) else callbacks
@@ -103,4 +104,5 @@ class _LastLine:
 
     def __call__(self, context: Any) -> None:
         self.log.info("::endgroup::")  # Airflow folds what follows a try's end
-        self.log.error("%s", clean(self.failure.text))
+        for line in (*self.failure.frames, self.failure.text):
+            self.log.error("%s", clean(line))

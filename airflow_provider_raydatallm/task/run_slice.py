@@ -1,22 +1,33 @@
-"""The slice of a task's run, from Airflow's context."""
+"""The slice of a task's run, from Airflow's context, and what of it the person who made the run may not
+expect."""
 
 from __future__ import annotations
 
+import json
 from functools import partial
 from typing import TYPE_CHECKING
 
 from airflow_provider_raydatallm.contract.spec.source import SLICE_FORMAT
-from airflow_provider_raydatallm.task.airflow_features import partition_date, partition_key
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.task.airflow_features import is_test_run, partition_date, partition_key
 from airflow_provider_raydatallm.task.schedule import (
+    is_scheduled_date,
     makes_partitioned_runs,
     other_names,
     partition_format,
     schedule_timezone,
 )
-from airflow_provider_raydatallm.task.slice_key import SliceKey, chosen_slice, resolve_slice_key
+from airflow_provider_raydatallm.task.slice_key import (
+    RUNS_WITH_DATES,
+    SliceKey,
+    chosen_slice,
+    resolve_slice_key,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
+
+    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 
 def slice_of_run(context: Context, slice_key: str | None, slice_format: str | None = None) -> SliceKey:
@@ -46,3 +57,39 @@ def other_names_of_run(context: Context, key: SliceKey, slice_format: str | None
     if key.instant is None or key_format is None:
         return ()
     return other_names(dag, key.instant, key.key, key_format)
+
+
+def warnings_of_run(context: Context, job: SliceJob) -> list[str]:
+    """Returns what a run that somebody made for a logical date does otherwise than that date says."""
+    dag, run, date = context["dag"], context["dag_run"], context.get("logical_date")
+    if date is None or run.run_type in RUNS_WITH_DATES or makes_partitioned_runs(dag.timetable):
+        return []
+    try:
+        timezone = schedule_timezone(dag)
+    except RayLLMInputError:  # of no interest to a task with a slice_key of its own
+        return []
+    named, begin = (
+        instant and instant.astimezone(timezone).strftime(job.source.slice_format)
+        for instant in (date, context.get("data_interval_start"))
+    )
+    warnings = []
+    is_other = "slice" not in (run.conf or {}) and named != job.slice_key == begin
+    if is_other:
+        has_param = "slice" in dag.params
+        trigger = (
+            "trigger the DAG"
+            if has_param
+            else "give the DAG params={'slice': Param('', type='string')}, and trigger it"
+        )
+        warnings.append(
+            f"The slice is {begin}, where the run's data interval begins, and not {named}, its logical date. "
+            f"To process slice {named}, {trigger} with --conf '{json.dumps({'slice': named})}'"
+        )
+    is_test = is_test_run(context)
+    if (is_other or is_test) and is_scheduled_date(dag, date):
+        made = ", which `airflow dags test` made," if is_test else ""
+        warnings.append(
+            f"Airflow keeps this run{made} as that of {named}: its schedule and its backfills make no other, "
+            f"and so leave out slice {named}. Delete the run before they should process it"
+        )
+    return warnings

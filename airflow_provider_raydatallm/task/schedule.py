@@ -66,6 +66,17 @@ def makes_partitioned_runs(timetable: object) -> bool:
     )
 
 
+def is_scheduled_date(dag: DAG, date: datetime) -> bool:
+    """Whether the schedule makes a run of this logical date."""
+    from airflow.serialization.encoders import coerce_to_core_timetable
+    from airflow.timetables.base import TimeRestriction
+
+    restriction = TimeRestriction(earliest=date, latest=date, catchup=True)  # type: ignore[arg-type]
+    timetable: Any = coerce_to_core_timetable(dag.timetable)
+    info = timetable.next_dagrun_info_v2(last_dagrun_info=None, restriction=restriction)
+    return info is not None and info.logical_date == date
+
+
 def partition_format(timetable: object) -> str | None:
     """Returns the `strftime` format in which a timetable writes dates as partition keys; None when it does
     not."""

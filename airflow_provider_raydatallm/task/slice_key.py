@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 #: Run types whose dates are the schedule's.
 SCHEDULED_RUNS = ("scheduled", "backfill")
 #: Runs that nobody asked for one by one: their slice is that of their interval or partition.
-_RUNS_WITH_DATES = (*SCHEDULED_RUNS, "asset_triggered")
+RUNS_WITH_DATES = (*SCHEDULED_RUNS, "asset_triggered")
 _LONGEST_KEY = 200
 #: Percent-encoded, in a folder's name, which has 255 bytes at most.
 _LONGEST_NAME = 240
@@ -55,7 +55,7 @@ def chosen_slice(run_type: str, conf: Mapping[str, Any] | None, declared: Params
     :raises RayLLMInputError: when the DAG declares no Param `slice`, as the slice would be another one; or
         the Param does not allow it.
     """
-    if run_type in _RUNS_WITH_DATES or conf is None or "slice" not in conf:
+    if run_type in RUNS_WITH_DATES or conf is None or "slice" not in conf:
         return None
     if "slice" not in declared:
         raise RayLLMInputError(

@@ -206,6 +206,13 @@ def test_head_that_does_not_fit_is_named_and_left_alone(folder: Path) -> None:
         LocalHeadError, match=rf"Python 3\.99 of /elsewhere, .*{os.path.realpath(sys.prefix)}.*local stop"
     ):
         ensure_head(folder)
+    demo = subprocess.run(
+        [sys.executable, "-m", "demo.run"], cwd=ROOT, capture_output=True, text=True,
+        env={**os.environ, head_module.FOLDER_VARIABLE: str(folder)},
+    )  # fmt: skip
+    assert (demo.returncode, demo.stdout) == (1, "")  # before it wrote or trained anything
+    assert f"{folder} (process {head.pid}) is Ray" in demo.stderr
+    assert "local stop" in demo.stderr
     state.write_text(text)
     assert ensure_head(folder) == head
 

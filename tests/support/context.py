@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from airflow.sdk.api.datamodels._generated import DagRunType
+from airflow.sdk.serde import serialize
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.task import own_xcom
@@ -27,7 +28,7 @@ class Instance(SimpleNamespace):
 
 def _push(ti: Any, key: str, value: Any) -> None:
     if isinstance(ti, Instance):
-        ti.xcoms[key] = json.loads(json.dumps(value))
+        ti.xcoms[key] = json.loads(json.dumps(serialize(value)))  # as Airflow does
     else:
         _push_to_airflow(ti, key, value)
 

@@ -36,6 +36,7 @@ __all__ = [
     "MIN_CPUS",
     "LocalHead",
     "LocalHeadError",
+    "check_head",
     "ensure_head",
     "head_identity",
     "head_status",
@@ -78,6 +79,17 @@ def ensure_head(folder: Path | None = None, *, min_cpus: int = MIN_CPUS, timeout
                 raise
             # Retry once: `ray start` gives up after 30 s on a busy machine, and a free port can be lost.
             return _start(folder, num_cpus, ray_version, deadline)
+
+
+def check_head(folder: Path | None = None) -> None:
+    """Finds at once what would keep `ensure_head` from joining the running head; starts nothing.
+
+    :raises LocalHeadError: ray is not installed, the folder cannot be used, or the head there is of others.
+    """
+    ray_version = installed_ray()
+    record = head_folder.read_record(head_folder.prepare(folder))
+    if record and _is_healthy(record, timeout=5.0):
+        _check_fits(record, ray_version, MIN_CPUS)
 
 
 def head_identity() -> str | None:
@@ -135,7 +147,8 @@ def _check_fits(record: HeadRecord, ray_version: str, min_cpus: int) -> None:
     wanted = f"Ray {ray_version} on Python {_this_python()}"
     if running != wanted:
         raise LocalHeadError(
-            f"the embedded Ray head in {head.folder} is {running}, but this process has {wanted}",
+            f"the embedded Ray head in {head.folder} (process {head.pid}) is {running}, but this process has "
+            f"{wanted}",
             advice=f"Stop it (its jobs end) with `{STOP_COMMAND}`, or set {FOLDER_VARIABLE} to another "
             "folder",
         )

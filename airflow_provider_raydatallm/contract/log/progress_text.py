@@ -37,7 +37,8 @@ def progress_text(progress: dict[str, Any]) -> str:
         share = progress["rows"] / progress["planned"]
         details.append(f"{progress['rows']:,} of {progress['planned']:,} rows ({share:.0%})")
     if progress.get("rows") and progress.get("rows_per_s"):
-        details.append(f"{progress['rows_per_s']:,.0f} rows/s, {progress['tokens_per_s'] or 0:,.0f} tokens/s")
+        rates = (progress["rows_per_s"], "rows/s"), (progress["tokens_per_s"] or 0, "tokens/s")
+        details += [rate_text(*rate) for rate in rates]
         if progress["eta_s"]:
             details.append(f"{progress['eta_s']:,.0f} s left")
     if (progress.get("late_s") or 0) > 0:
@@ -48,6 +49,11 @@ def progress_text(progress: dict[str, Any]) -> str:
     if step in _STEPS:  # another one may be a text that others wrote, with fields of its own
         step = _STEPS[step].format(holder=progress.get("holder"))
     return "\n".join(plain_lines(f"{step}: {', '.join(details)}" if details else step))
+
+
+def rate_text(rate: float, unit: str) -> str:
+    """Such as `1,280 rows/s`, or `0.43 rows/s` of a large model's."""
+    return f"{rate:,.0f} {unit}" if rate >= 10 else f"{rate:.2g} {unit}"
 
 
 def result_lines(report: Report) -> list[str]:
@@ -63,7 +69,7 @@ def result_lines(report: Report) -> list[str]:
         return [result]
     start = str(report.seconds.start or "")
     return [
-        result + (f", {rate:,.0f} rows/s" if rate else ""),
+        result + (f", {rate_text(rate, 'rows/s')}" if rate else ""),
         *([f"Before the first row: {start}"] if start else ()),
         *(plain_text(f"Advice: {advice}") for advice in report.advice or ()),
     ]

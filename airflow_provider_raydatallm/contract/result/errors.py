@@ -29,6 +29,7 @@ class SliceError(Exception):
         advice: str | Sequence[str] = (),
         place: Place | None = None,
         row_texts: Sequence[str] = (),
+        frames: Sequence[str] = (),
         log: Mapping[str, Any] | None = None,
     ) -> None:
         """The arguments are those of a `Failure`."""
@@ -39,6 +40,7 @@ class SliceError(Exception):
                 advice=(advice,) if isinstance(advice, str) else tuple(advice),
                 place=place or Place(),
                 row_texts=tuple(row_texts),
+                frames=tuple(frames),
             )
         )
         self.log = log

@@ -7,6 +7,7 @@ escaped and bounded, and what looks like a secret is masked.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, cast, get_args
@@ -40,6 +41,8 @@ _TEXTS = {"advice": 8, "row_texts": 8, "log": 40, "frames": 2}
 _PLACE_CHARACTERS, _COUNTS, _COUNT_CHARACTERS = 500, 20, 50
 #: Of a sentence that is shortened.
 _LEAST_CHARACTERS = 40
+#: What of a frame is its place, in a file whose name is no sentence.
+_FILE_AND_LINE = re.compile(r"at [\w./+~-]+\.py:\d+")
 #: Of a text, before it is made safe.
 _READ_CHARACTERS = 100_000
 
@@ -123,9 +126,11 @@ class Failure:
         return "\n".join(filter(None, [self.text, cause, *self.frames]))
 
     def without_row_texts(self) -> Failure:
-        """Returns it without what may quote a row: for messages and for other systems."""
+        """Returns it without what may quote a row: for messages and for other systems. Of the user's own code
+        it says which line it is."""
+        lines = tuple(match[0] for frame in self.frames if (match := _FILE_AND_LINE.match(frame)))
         return replace(
-            self, sentence=self._own_sentence(), cause="", row_texts=(), log=(), log_of="", frames=()
+            self, sentence=self._own_sentence(), cause="", row_texts=(), log=(), log_of="", frames=lines
         )
 
     def _own_sentence(self) -> str:
@@ -143,14 +148,15 @@ class Failure:
         return replace(self, sentence=f"{subject}: {self.sentence}")
 
     def to_json(self, most_bytes: int | None = None) -> dict[str, Any]:
-        """Returns what JSON can hold, without empty fields.
+        """Returns what JSON and an XCom hold as it is, without empty fields.
 
         :param most_bytes: of its JSON in ASCII, where that has room for a short sentence; what says least is
             left out first.
         """
         failure, is_shortest = self, False
         while True:
-            value = {n: v for n, v in asdict(failure).items() if v not in ("", (), {})}
+            values = ((n, list(v) if isinstance(v, tuple) else v) for n, v in asdict(failure).items())
+            value: dict[str, Any] = {n: v for n, v in values if v not in ("", [], {})}
             value["place"] = {name: at for name, at in value["place"].items() if at is not None}
             if not value["place"]:
                 del value["place"]

@@ -170,9 +170,13 @@ def known_words(root: str) -> str:
     return ""
 
 
+def is_users_file(file: str) -> bool:
+    return not _FOREIGN.search(file)
+
+
 def find_frames(text: str) -> tuple[str, ...]:
     """The last lines of the user's own code in a text's tracebacks."""
-    frames = [f for f in _FRAME.findall(text) if not _FOREIGN.search(f[0])]
+    frames = [f for f in _FRAME.findall(text) if is_users_file(f[0])]
     return tuple(f"at {file}:{line} in {name}: {code}" for file, line, name, code in frames[-_FRAMES:])
 
 

@@ -38,6 +38,7 @@ def check_quarantine(job: SliceJob, plan: Plan, checkpoint: Checkpoint, state: C
         ),
         place=summary.place,
         row_texts=summary.examples,
+        frames=summary.frames,
     )
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.failure import Place
-from airflow_provider_raydatallm.processor.columns import ERROR_FIELDS
+from airflow_provider_raydatallm.processor.columns import ERROR_FIELDS, users_line
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader
@@ -23,11 +23,13 @@ _SAMPLED_FRAGMENTS = 20
 class Summary(NamedTuple):
     """:ivar reasons: how many rows have each type of error, among those that were looked at.
     :ivar examples: the first error of each kind, which may quote its row.
+    :ivar frames: lines of the user's own code that raised the examples.
     :ivar place: of the first example.
     """
 
     reasons: Counter[str]
     examples: tuple[str, ...]
+    frames: tuple[str, ...]
     place: Place
 
 
@@ -57,15 +59,18 @@ def summarize_quarantine(
         errors |= {(unit, int(at)): error for at, error in zip(offsets[counts], found, strict=True)}
     kinds = Counter(kind for kind, _ in errors.values())
     examples: dict[str, str] = {}
+    lines: dict[str, str | None] = {}
     places: dict[str, Place] = {}
     for (unit, offset), (kind, error) in errors.items():
         why = error if error.startswith(kind) else f"{kind}: {error}"
         examples.setdefault(kind, f"{plan.locate(unit, offset)}: {why}")
+        lines.setdefault(kind, users_line(error))
         places.setdefault(kind, plan.place_in(plan.units[unit], offset))
     most = kinds.most_common(3)
     return Summary(
         kinds,
         tuple(examples[kind] for kind, _ in most),
+        tuple(dict.fromkeys(f"at {line}" for kind, _ in most if (line := lines[kind]))),
         places[most[0][0]] if most else Place(),
     )
 

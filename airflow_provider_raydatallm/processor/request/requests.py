@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.processor.columns import (
     FILES_FIELD,
     REQUEST_FIELDS,
     describe_error,
+    describe_users_error,
     failed_table,
 )
 from airflow_provider_raydatallm.processor.input.plan import Plan
@@ -292,7 +293,6 @@ def _to_json(value: Any) -> bytes:
 
 def _describe(error: Exception, *, is_unreadable: bool) -> tuple[str, str]:
     """A failed row's error type and message."""
-    message = describe_error(error)
     if isinstance(error, SliceError):
-        return (INVALID_CELL if is_unreadable else "InvalidRequest"), message
-    return type(error).__name__, f"preprocess: {message}"
+        return (INVALID_CELL if is_unreadable else "InvalidRequest"), describe_error(error)
+    return type(error).__name__, describe_users_error("preprocess", error)

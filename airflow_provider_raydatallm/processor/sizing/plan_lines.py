@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from airflow_provider_raydatallm.contract.log.progress_text import rate_text
 from airflow_provider_raydatallm.processor.sizing.facts import (
     ClusterFacts,
     EnginePlan,
@@ -56,7 +57,7 @@ def expected_text(rows: int, sizes: Sizes | None, past: PastThroughput | None) -
         return "unknown: no published slice of this table has the same fingerprint"
     rate = rows / (seconds - past.engine_start)
     start = f"{seconds:,.0f} s: {past.engine_start:,.0f} s to start"
-    return f"{start}, then {rate:,.0f} rows/s, by slice {past.slice_key}"
+    return f"{start}, then {rate_text(rate, 'rows/s')}, by slice {past.slice_key}"
 
 
 def _amounts(cpus: float, gpus: float) -> str:

@@ -110,7 +110,7 @@ def test_failure_is_told_without_the_texts_of_rows() -> None:
     failure = Failure("input", "row 7 is wrong", advice=("Look",), row_texts=("Jane",), counts={"planned": 9})
     facet = slice_lineage(job(), None, failure=failure).run_facets[SLICE_FACET]
     assert facet.failure == {
-        "kind": "input", "sentence": "row 7 is wrong", "advice": ("Look",), "counts": {"planned": 9},
+        "kind": "input", "sentence": "row 7 is wrong", "advice": ["Look"], "counts": {"planned": 9},
     }  # fmt: skip
     assert facet.outcome is None
 

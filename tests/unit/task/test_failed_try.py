@@ -149,6 +149,7 @@ def test_nothing_that_may_quote_a_row_enters_airflow_unless_a_setting_allows_it(
         row_texts=("'Jane Doe'",),
         log=("Jane Doe was read",),
         place=Place(file="a.csv", row=7),
+        frames=("at /srv/post.py:12 in clean: raise ValueError(row)",),
     )
     task, log = operator(slice_key="k"), Log()
     context = context_of(task)
@@ -158,7 +159,9 @@ def test_nothing_that_may_quote_a_row_enters_airflow_unless_a_setting_allows_it(
     task.on_failure_callback[-1]({})  # type: ignore[index]
     said = f"{context['ti'].xcoms} {error} {log.lines}"
     assert "Jane" not in said
-    assert of_row.sentence in log.lines[-1][1]
+    line, sentence = (text for _, text in log.lines[-2:])
+    assert line == "at /srv/post.py:12"  # is no text of a row
+    assert of_row.sentence in sentence
     assert kept(context).place == of_row.place
     assert "Ray job's log" in kept(context).advice[-1]
 

@@ -14,6 +14,7 @@ from airflow.sdk import (
     AssetOrTimeSchedule,
     CronDataIntervalTimetable,
     CronPartitionTimetable,
+    CronTriggerTimetable,
     Param,
 )
 from airflow.sdk.api.datamodels._generated import DagRunType
@@ -24,7 +25,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.sensors.ray_llm_slice import RayLLMSliceSensor
-from airflow_provider_raydatallm.task.run_slice import slice_of_run
+from airflow_provider_raydatallm.task.run_slice import slice_of_run, warnings_of_run
 from tests.support.context import context_of
 
 MIDNIGHT_IN_TAIPEI = dt.datetime(2026, 1, 30, 16, tzinfo=dt.UTC)
@@ -124,3 +125,84 @@ def test_run_that_assets_started_says_how_to_map_over_their_slices() -> None:
     context: Any = {"dag": dag, "dag_run": run, "params": {}}
     with pytest.raises(RayLLMInputError, match=r"expand\(slice_key=triggering_slices\(\)\)"):
         slice_of_run(context, None)
+
+
+MARCH_2 = dt.datetime(2026, 3, 2, tzinfo=dt.UTC)
+NOVEMBER_28 = dt.datetime(2026, 11, 28, 20, 2, 33, 608676, dt.UTC)
+DAY = dt.timedelta(days=1)
+BY_DAY = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
+
+
+def warnings_for(
+    schedule: Any,
+    begin: dt.datetime,
+    logical_date: dt.datetime = MARCH_2,
+    *,
+    run_type: DagRunType = DagRunType.MANUAL,
+    conf: dict[str, Any] | None = None,
+    user: str = "jane",
+    params: dict[str, Any] | None = None,
+    **given: Any,
+) -> list[str]:
+    dag = DAG("d", schedule=schedule, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC), params=params)
+    task = RayLLMBatchOperator(
+        dag=dag, task_id="t", input_path="/in", output_path="/out", model_source="m", prompt="{a}", **given
+    )
+    run = SimpleNamespace(run_type=run_type, conf=conf, start_date=None, triggering_user_name=user)
+    dates = {"logical_date": logical_date, "data_interval_start": begin}
+    context: Any = {**context_of(task), "dag_run": run, **dates}
+    task.render_template_fields(context)
+    return warnings_of_run(context, task.slice_job(context)[0])
+
+
+# What Airflow 3.3 gives a run: `dags trigger` counts the interval from now, its API and `dags test` from the
+# logical date.
+@pytest.mark.parametrize(("schedule", "begin", "slice_key"), [
+    (BY_DAY, dt.datetime(2026, 11, 27, tzinfo=dt.UTC), "2026-11-27"),
+    (BY_DAY, MARCH_2 - DAY, "2026-03-01"),
+    (CronTriggerTimetable("0 0 * * *", timezone="UTC"), NOVEMBER_28, "2026-11-28"),
+    ("@daily", NOVEMBER_28, "2026-11-28"),
+    (DAY, NOVEMBER_28, "2026-11-28"),
+])  # fmt: skip
+def test_run_whose_slice_is_not_that_of_its_logical_date_says_so_and_what_to_do(
+    schedule: Any, begin: dt.datetime, slice_key: str
+) -> None:
+    other, left_out = warnings_for(schedule, begin)
+    assert other == (
+        f"The slice is {slice_key}, where the run's data interval begins, and not 2026-03-02, its logical "
+        "date. To process slice 2026-03-02, give it params={'slice': Param('', type='string')}, and trigger "
+        'the DAG with --conf \'{"slice": "2026-03-02"}\''
+    )
+    assert "leave out slice 2026-03-02" in left_out
+    params = {"slice": Param("", type="string")}
+    assert "2026-03-02, trigger the DAG with --conf" in warnings_for(schedule, begin, params=params)[0]
+
+
+@pytest.mark.parametrize("given", [
+    {"begin": MARCH_2},
+    {"run_type": DagRunType.SCHEDULED},
+    {"run_type": DagRunType.BACKFILL},
+    {"conf": {"slice": "2026-03-01"}, "params": {"slice": Param("", type="string")}},
+    {"slice_key": "{{ logical_date.strftime('%Y-%m-%d') }}"},
+    {"slice_key": "k", "schedule": NoZone()},
+    {"schedule": CronPartitionTimetable("0 0 * * *", timezone="UTC"), "slice_key": "2026-03-01"},
+])  # fmt: skip
+def test_run_of_the_slice_that_its_maker_named_and_runs_of_the_schedule_warn_of_nothing(
+    given: dict[str, Any],
+) -> None:
+    assert warnings_for(**{"schedule": BY_DAY, "begin": MARCH_2 - DAY, **given}) == []
+
+
+@pytest.mark.parametrize(("schedule", "date", "count"), [
+    ("@daily", MARCH_2, 1),
+    ("@daily", NOVEMBER_28, 0),  # no date of the schedule's: it leaves out nothing
+    (None, MARCH_2, 0),
+])  # fmt: skip
+def test_run_of_dags_test_tells_of_the_day_that_a_backfill_leaves_out(
+    schedule: Any, date: dt.datetime, count: int
+) -> None:
+    warnings = warnings_for(schedule, date, date, user="dag_test", conf={})
+    assert len(warnings) == count
+    for warning in warnings:
+        assert "`airflow dags test` made" in warning
+        assert "leave out slice 2026-03-02. Delete the run" in warning

@@ -23,6 +23,7 @@ from airflow_provider_raydatallm.contract.spec.tasks.classify import Classify
 from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.columns import (
     describe_error,
+    describe_users_error,
     storable,
 )
 from airflow_provider_raydatallm.processor.input.listing import folder_column
@@ -164,7 +165,7 @@ class TextParser(AnswerParser):
                 try:
                     value = self._process(i, row[0], value, details)
                 except Exception as e:
-                    failures.append((i, type(e).__name__, f"postprocess: {describe_error(e)}"))
+                    failures.append((i, type(e).__name__, describe_users_error("postprocess", e)))
                     continue
             indices.append(i)
             values.append(value)

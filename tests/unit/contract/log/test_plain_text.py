@@ -25,6 +25,18 @@ def test_lines_after_the_first_are_indented() -> None:
     assert plain_lines("") == [""]
 
 
+@pytest.mark.parametrize(("rate", "text"), [
+    (0.0127, "0.013"), (0.43, "0.43"), (0.997, "1"), (2.04, "2"), (9.96, "10"), (12.5, "12"),
+    (1280.4, "1,280"),
+])  # fmt: skip
+def test_rate_of_a_running_slice_is_never_shown_as_none(rate: float, text: str) -> None:
+    progress = {
+        "step": "answer", "rows": 102, "planned": 195, "rows_per_s": rate, "tokens_per_s": rate, "eta_s": 60.0
+    }  # fmt: skip
+    said = f"answering: 102 of 195 rows (52%), {text} rows/s, {text} tokens/s, 60 s left"
+    assert progress_text(progress) == said
+
+
 def test_texts_of_progress_end_no_line() -> None:
     failed = {"step": "failed", "failure": {"sentence": "a\nERROR b"}}
     waiting = {"waited_s": 1, "needs": {}, "free": {}, "ahead": ["x\nERROR y"]}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from airflow.sdk.serde import serialize
 
 from airflow_provider_raydatallm.contract.log.marked_lines import MAX_BYTES, encode_line
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
@@ -31,6 +32,7 @@ WHOLE = Failure(
 
 def test_a_record_comes_back_from_json_and_from_pickle_as_it_was() -> None:
     assert Failure.parse(json.loads(json.dumps(WHOLE.to_json()))) == WHOLE
+    assert serialize(WHOLE.to_json()) == WHOLE.to_json()  # an XCom has it as it is
     assert pickle.loads(pickle.dumps(WHOLE)) == WHOLE
     assert pickle.loads(pickle.dumps(SliceError.of(WHOLE))).failure == WHOLE
 
@@ -152,6 +154,9 @@ def test_for_other_systems_no_text_may_quote_a_row() -> None:
     without = WHOLE.without_row_texts()
     assert (without.sentence, without.advice, without.place) == (WHOLE.sentence, WHOLE.advice, WHOLE.place)
     assert "young" not in json.dumps(without.to_json())
+    assert without.frames == ("at a.py:1",)
+    of_a_row = replace(WHOLE, frames=("at Jane Doe's:1 in f: g()", "at /srv/my-code/b.py:12 in f: raise"))
+    assert of_a_row.without_row_texts().frames == ("at /srv/my-code/b.py:12",)
     of_others = Failure("transient", "KeyError: 'the row'", cause="KeyError: 'the row'\nmore")
     assert of_others.without_row_texts().text == "KeyError"
     in_both = replace(of_others, sentence="worker 2 died: KeyError: 'the row'")

@@ -73,10 +73,14 @@ def test_every_stage_quarantines_its_own(job: SliceJob) -> None:
     report = run(made)
     assert report.counts.succeeded == 100 - 4 - 2 - 1
     why = {r["n"]: (r["__error_type"], r["__error"]) for r in quarantined(made)}
-    assert why[50] == ("KeyError", "preprocess: 'no such thing'")
+    first = preprocess.__code__.co_firstlineno
+    assert why[50] == ("KeyError", f"preprocess (test_quarantine.py:{first + 2}): 'no such thing'")
     assert why[51][0] == "InvalidRequest"
     assert "preprocess must return a prompt" in why[51][1]
-    assert why[60] == ("ZeroDivisionError", "postprocess: division by zero")
+    first = postprocess.__code__.co_firstlineno
+    assert why[60] == (
+        "ZeroDivisionError", f"postprocess (test_quarantine.py:{first + 2}): division by zero",
+    )  # fmt: skip
     assert set(why) == {*BAD, 50, 51, 60}
     assert published(made).column("upper").to_pylist()[0] == "N0"
 
@@ -124,8 +128,10 @@ def refuse_half(row: dict[str, Any]) -> str:
 def test_slice_with_too_many_failures_is_not_answered_to_its_end(job: SliceJob) -> None:
     cluster = InProcess()
     asked = changed(job, preprocess="tests.unit.processor.publish.test_quarantine:refuse_half", prompt=None)
-    with pytest.raises(SliceError, match=r"quality.max_quarantine"):
+    with pytest.raises(SliceError, match=r"quality.max_quarantine") as raised:
         run(asked, cluster)
+    line = f"at test_quarantine.py:{refuse_half.__code__.co_firstlineno + 2}"
+    assert raised.value.failure.without_row_texts().frames == (line,)
     assert cluster.answered == 0  # the 50 that fail come first
     cluster = InProcess()
     with pytest.raises(SliceError, match=r"quality.max_quarantine"):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -126,7 +127,9 @@ def test_invalid_json_answer_fails_its_row_alone() -> None:
 def test_failing_postprocess_fails_its_row_alone() -> None:
     rows, failed = parse(["a", "b"], lambda row: {"x": {"a": 1}[row["answer"]]})
     assert rows.column("x").to_pylist() == [1]
-    assert reasons(failed) == [(1, "KeyError", "postprocess: 'b'")]
+    [(row, kind, error)] = reasons(failed)
+    assert (row, kind) == (1, "KeyError")
+    assert re.fullmatch(r"postprocess \(test_shape\.py:\d+\): 'b'", error)
 
 
 @pytest.mark.parametrize("name", ["output_tokens", "finished_at", "text"])

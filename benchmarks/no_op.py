@@ -65,7 +65,7 @@ def run() -> bool:
                 Figure("... importing Airflow and the operator", f"{imports:.2f} s"),
                 Figure("... the whole Python process", f"{whole:.2f} s"),
                 Figure("... Ray jobs", "0", "0", all(a.result["job"] is None for a in again)),
-                Figure("... airflow-ray-llm status SPEC", f"{status:.2f} s"),
+                Figure("... airflow-ray-llm show SPEC", f"{status:.2f} s"),
             ]  # fmt: skip
     return show(figures)
 
@@ -127,10 +127,10 @@ def _status(spec: Path, env: dict[str, str]) -> float:
     began = time.monotonic()
     program = Path(sys.executable).with_name("airflow-ray-llm")
     status = subprocess.run(
-        [program, "status", "--json", str(spec)], env={**os.environ, **env}, check=True, capture_output=True
+        [program, "show", "--json", str(spec)], env={**os.environ, **env}, check=True, capture_output=True
     )
     seconds = time.monotonic() - began
-    assert json.loads(status.stdout)["counts"]["planned"], status.stdout
+    assert json.loads(status.stdout)["report"]["counts"]["planned"], status.stdout
     return seconds
 
 

@@ -38,7 +38,7 @@ began = time.monotonic()
 import sys
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.staged_commands import commit_for_people
-commit_for_people(SliceJob.model_validate_json(open(sys.argv[1]).read()), None)
+commit_for_people(SliceJob.model_validate_json(open(sys.argv[1]).read()).address, None)
 heavy = [name for name in ("pyarrow", "ray", "pandas") if name in sys.modules]
 print(time.monotonic() - began, ",".join(heavy) or "none of them")
 """

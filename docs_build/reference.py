@@ -222,6 +222,7 @@ def _commands() -> Iterator[str]:
             (f"`{_shown(action)}`", cell(action.help))
             for action in parser._actions
             if not isinstance(action, argparse._HelpAction | argparse._SubParsersAction)
+            and action.help != argparse.SUPPRESS
         ]
         yield f"## {name}"
         yield cell(help_text)
@@ -232,9 +233,11 @@ def _parsers(parser: Any, prefix: str = "") -> Iterator[tuple[str, str | None, a
     """The parsers of its commands and of their own commands, with the help of each."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
-            helps = {choice.dest: choice.help for choice in action._choices_actions}
+            shown = {choice.dest: choice for choice in action._choices_actions}
             for name, sub in action.choices.items():
-                yield f"{prefix}{name}", helps.get(name), sub
+                if name not in shown:  # another name of the one before
+                    continue
+                yield f"{prefix}{shown[name].metavar or name}", shown[name].help, sub
                 yield from _parsers(sub, f"{prefix}{name} ")
 
 

@@ -8,7 +8,23 @@ import sys
 
 from airflow.cli.cli_config import ActionCommand, Arg
 
-_ALL = Arg(  # type: ignore[no-untyped-call]
+
+class _Arguments(Arg):
+    """All that follows `airflow ray-llm`. Airflow's parser answers its `--help`, with the text of ours."""
+
+    def add_to_parser(self, parser: argparse.ArgumentParser) -> None:
+        super().add_to_parser(parser)
+        parser.format_help = _help  # type: ignore[method-assign]
+
+
+def _help() -> str:
+    from airflow_provider_raydatallm.cli.main import make_parser
+
+    return make_parser(_PROGRAM).format_help()
+
+
+_PROGRAM = "airflow ray-llm"
+_ALL = _Arguments(  # type: ignore[no-untyped-call]
     ("arguments",),
     nargs=argparse.REMAINDER,
     help="a command of airflow-ray-llm with its arguments; without any, they are listed",
@@ -24,7 +40,7 @@ def _run(args: argparse.Namespace) -> None:
     from airflow_provider_raydatallm.cli.main import main
 
     _keep_stdout_for_results()
-    raise SystemExit(main(args.arguments or ["--help"], prog="airflow ray-llm"))
+    raise SystemExit(main(args.arguments or ["--help"], prog=_PROGRAM))
 
 
 def _keep_stdout_for_results() -> None:

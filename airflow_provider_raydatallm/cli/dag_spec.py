@@ -9,14 +9,18 @@ import os
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
+from airflow_provider_raydatallm.cli.dag_file import read_dag
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.processor.commands.command import Commands, add_command
 from airflow_provider_raydatallm.processor.commands.printing import complain
 
 if TYPE_CHECKING:
+    from airflow.models.taskinstance import TaskInstance
     from airflow.sdk import DAG
+    from airflow.serialization.definitions.dag import SerializedDAG
     from airflow.timetables.base import DataInterval, Timetable
     from pendulum import DateTime
 
@@ -41,13 +45,11 @@ def scheduled_keys(dag_id: str, task_id: str, first: str | None, last: str | Non
     :param first, last: dates of runs; by default the DAG's start, and now.
     :raises SliceError: when there is no such task, or only its runs know their slices.
     """
-    from airflow.utils.cli import get_bagged_dag
-
     from airflow_provider_raydatallm.task.expected_slices import ExpectedSlices, serialized
 
     now = dt.datetime.now(dt.UTC)
     with _explained(), _stdout_to_stderr():
-        dag = serialized(get_bagged_dag(None, dag_id))
+        dag = serialized(read_dag(dag_id))
         slices = ExpectedSlices(dag, task_id)
         begin = _date_of(first, slices.timezone) or dag.start_date
         end = _date_of(last, slices.timezone) or dag.end_date or now
@@ -106,14 +108,13 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     :raises AirflowException, ValueError: when there is no such task, or it cannot be built.
     """
     # As `airflow tasks render` does it: what a task's context is, Airflow offers by no public function.
-    from airflow.cli.commands.task_command import _get_template_context, _get_ti
-    from airflow.utils.cli import get_bagged_dag
+    from airflow.cli.commands.task_command import _get_template_context
     from pendulum import instance
 
     from airflow_provider_raydatallm.task.expected_slices import serialized
     from airflow_provider_raydatallm.task.schedule import makes_partitioned_runs
 
-    dag = get_bagged_dag(None, args.dag)
+    dag = read_dag(args.dag)
     if args.task not in dag.task_dict:
         raise ValueError(f"DAG {args.dag!r} has no task {args.task!r}; it has {', '.join(dag.task_dict)}")
     task = dag.get_task(args.task)
@@ -121,12 +122,8 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
         raise ValueError(f"task {args.task!r} of DAG {args.dag!r} is mapped: give --map-index, from 0 on")
     # Its counterpart of the scheduler, also of a DAG that Airflow has not parsed yet.
     scheduled = serialized(dag)
-    ti, is_made_up = _get_ti(
-        scheduled.get_task(args.task),
-        args.map_index,
-        logical_date_or_run_id=run_or_date(dag, args.date),
-        create_if_necessary="memory",
-    )
+    _check_map_index(scheduled.get_task(args.task), args.map_index)
+    ti, is_made_up = _task_instance(scheduled, args.task, args.map_index, run_or_date(dag, args.date))
     run = ti.dag_run
     if is_made_up and run.data_interval_start and run.logical_date:
         # Airflow gave it the interval that has passed, as to a person's run.
@@ -140,6 +137,43 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
             "2026-01-31 or 2026-01-31T05"
         )
     return spec_and_note(task, _get_template_context(ti, task))
+
+
+def _check_map_index(task: Any, map_index: int) -> None:
+    """:raises ValueError: for an instance that a mapped task lacks, as far as its DAG's file tells."""
+    from airflow.models.expandinput import NotFullyPopulated
+
+    try:
+        count = task.get_parse_time_mapped_ti_count() if task.is_mapped else 0
+    except NotFullyPopulated:
+        return
+    if task.is_mapped and map_index >= count:
+        raise ValueError(
+            f"task {task.task_id!r} has {count} mapped instances: give --map-index below {count}"
+        )
+
+
+def _task_instance(
+    dag: SerializedDAG, task_id: str, map_index: int, run_or_date: str
+) -> tuple[TaskInstance, bool]:
+    """Returns a task instance, and whether there is no such run. Airflow's own `_get_ti` finds no DAG that is
+    not in the database yet, and writes what it makes up for a run that is."""
+    from airflow.cli.commands.task_command import _get_dag_run
+    from airflow.models.taskinstance import TaskInstance
+    from airflow.utils.session import create_session
+
+    task: Any = dag.get_task(task_id)
+    with create_session() as session:
+        run, is_made_up = _get_dag_run(
+            dag=dag, logical_date_or_run_id=run_or_date, create_if_necessary="memory", session=session
+        )
+        found = None if is_made_up else run.get_task_instance(task_id, map_index=map_index, session=session)
+        _ = run.consumed_asset_events  # which templates may read
+        session.expunge_all()
+    instance = found or TaskInstance(task, run_id=run.run_id, map_index=map_index, dag_version_id=uuid4())
+    instance.dag_run = run
+    instance.refresh_from_task(task)
+    return instance, is_made_up
 
 
 def scheduled_interval(timetable: Timetable, start: DateTime) -> DataInterval:

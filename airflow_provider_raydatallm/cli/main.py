@@ -1,9 +1,9 @@
-"""`airflow-ray-llm`: the command line of the provider.
+"""The command line of the provider.
 
-`slices`, `show`, `diff` and others look at a table by its output_path; `run`, `plan`, `gc` and others take a
-slice's spec, which `spec` exports from a DAG; `engines` manages the shared engines of a cluster,
-`local` the embedded Ray head of this machine. The cluster is `--address`, else RAY_ADDRESS, else the embedded
-head. Every command prints JSON with `--json`.
+Commands take OUTPUT, a task's output_path, and SLICE, such as 2026-01-31; `run`, `plan` and
+`retry-quarantined` take a slice's spec, which `spec` exports from a DAG. Wherever OUTPUT stands, a path that
+ends in .json, or package:NAME, is a spec, which names its table and slice. Every command prints JSON with
+--json. Exit code 1: it failed, or nothing is published; 2: it is written wrong.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from airflow_provider_raydatallm.cli.cluster import add_address, choose_cluster
 from airflow_provider_raydatallm.cli.waiting import Waiting
 from airflow_provider_raydatallm.processor.__main__ import add_commands
 from airflow_provider_raydatallm.processor.commands.command import run_command
+from airflow_provider_raydatallm.processor.commands.spec_file import spec_of
 
-_ONLY_READ = ("status", "files", "versions")
+_ONLY_READ = ("files", "versions")
 
 
 def main(argv: list[str] | None = None, prog: str = "airflow-ray-llm") -> int:
@@ -42,6 +43,8 @@ def main(argv: list[str] | None = None, prog: str = "airflow-ray-llm") -> int:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if hasattr(args, "spec"):
+        spec_of(args)  # a wrong one is told of before a cluster is looked for
     choose_cluster(args)
     return int(args.run(args))
 
@@ -61,9 +64,11 @@ def _told_of(command: str) -> Iterator[None]:
 
 def make_parser(prog: str = "airflow-ray-llm") -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog=prog, description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    commands = parser.add_subparsers(dest="command", required=True, title="commands", metavar="COMMAND")
+    tables.add_commands(commands)
+    dag_spec.add_commands(commands)
     add_commands(commands)
-    for part in (tables, dag_spec, engines, local):
+    for part in (engines, local):
         part.add_commands(commands)
     for name in ("run", "retry-quarantined"):
         add_address(commands.choices[name])

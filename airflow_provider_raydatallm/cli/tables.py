@@ -1,26 +1,30 @@
-"""`airflow-ray-llm slices`, `show`, `sample`, `watch`, `diff`, `missing`: a table's slices, by its
-`output_path`, without a spec."""
+"""`airflow-ray-llm slices`, `show`, `sample`, `watch`, `diff`, `missing`: a table's slices, as storage has
+them."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Container, Sequence
+from collections.abc import Container
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
+from airflow_provider_raydatallm.cli.slice_text import (
+    STATE_TITLES,
+    as_table,
+    state_cells,
+    state_json,
+    state_lines,
+)
 from airflow_provider_raydatallm.cli.waiting import Waiting
-from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
+from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
-from airflow_provider_raydatallm.contract.result.failure import Failure
-from airflow_provider_raydatallm.contract.slice_paths import slice_folder, slice_paths
 from airflow_provider_raydatallm.processor.commands.command import (
     Command,
     Commands,
     IncompleteError,
-    add_command,
 )
 from airflow_provider_raydatallm.processor.commands.printing import (
     cell_text,
@@ -28,6 +32,11 @@ from airflow_provider_raydatallm.processor.commands.printing import (
     number_text,
     print_json,
     say,
+)
+from airflow_provider_raydatallm.processor.commands.table_argument import (
+    add_slice_command,
+    add_table_command,
+    slice_address,
 )
 
 if TYPE_CHECKING:
@@ -41,26 +50,33 @@ _MOST_FAILED_LOOKS = 5
 
 
 def add_commands(commands: Commands) -> None:
-    def add(name: str, run: Command, what: str) -> argparse.ArgumentParser:
-        command = add_command(commands, name, partial(_run, run), what)
-        command.add_argument(
-            "output", metavar="OUTPUT", help="the operator's output_path: the table's folder, or with {slice}"
-        )
-        command.add_argument("--metadata-path", help="the operator's publish.metadata_path, where it was set")
-        return command
-
-    add("slices", _slices, "list the slices of a table: what is published of each, and what its run does")
-    show = add("show", _show, "show the report of a slice and its versions")
-    sample = add("sample", _sample, "print rows of a slice")
+    add_table_command(
+        commands,
+        "slices",
+        partial(_run, _slices),
+        "list the slices of a table: what is published of each, what its run does, and why one failed",
+    )
+    add_slice_command(
+        commands,
+        "show",
+        partial(_run, _show),
+        "show a slice: its report and advice, versions, staged ones, and its run, or why that failed",
+        alias="status",
+    )
+    sample = add_slice_command(commands, "sample", partial(_run, _sample), "print rows of a slice")
     sample.add_argument("--rows", type=_row_count, default=5, help="how many (default: 5)")
-    sample.add_argument("--quarantined", action="store_true", help="of those that failed, with why")
-    watch = add("watch", _watch, "follow the run of a slice to its end")
-    for command in (show, sample, watch):
-        command.add_argument("slice", metavar="SLICE", help="its key, such as 2026-01-31")
-    diff = add("diff", _diff, "compare two slices, or two versions of one")
+    sample.add_argument(
+        "--quarantined", action="store_true", help="of those that failed, with why; also before a publication"
+    )
+    add_slice_command(commands, "watch", partial(_run, _watch), "follow the run of a slice to its end")
+    diff = add_table_command(
+        commands, "diff", partial(_run, _diff), "compare two slices, or two versions of one"
+    )
     for name in ("before", "after"):
         diff.add_argument(name, metavar=name.upper(), help="2026-01-31, or 2026-01-31@3 for its version 3")
-    missing = add("missing", _missing, "list the slices of a range of which nothing is published")
+    missing = add_table_command(
+        commands, "missing", partial(_run, _missing), "list the slices of a range that are not published"
+    )
     missing.add_argument(
         "--dag", nargs=2, metavar=("DAG", "TASK"), help="whose schedule says which slices there should be"
     )
@@ -86,51 +102,49 @@ def _run(command: Command, args: argparse.Namespace) -> int:
 
 
 def _slices(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.tables.listing import nothing_in
+
     states = _read_table(args)
     if not states:
-        raise FileNotFoundError(_no_slice(args))
+        raise nothing_in(args.output, args.metadata_path)
     if args.json:
-        print_json([_as_json(state) for state in states])
+        print_json([state_json(state) for state in states])
     else:
-        rows = [("slice", "state", "rows", "quarantined", "rows/s", "tokens", "version", "published")]
-        say(*_as_table([*rows, *map(_state_cells, states)]))
+        say(*as_table([STATE_TITLES, *map(state_cells, states)]))
     return 0
 
 
 def _show(args: argparse.Namespace) -> int:
+    """Returns 1 where nothing is published, and a run failed or stopped."""
     from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
+    from airflow_provider_raydatallm.processor.tables.listing import nothing_of
     from airflow_provider_raydatallm.processor.tables.slice_state import read_state
 
     folders = _folders(args, args.slice)
     with _waiting(args):
         state = read_state(args.slice, folders)
-        if not (state.error or state.report or state.progress):
-            raise _no_run(args, args.slice)
+        if not state.is_known:
+            raise nothing_of(args.output, args.slice, args.metadata_path)
         kept = kept_versions(folders) if state.report else []
     versions = [{"version": v.number, "published_at": v.body.get("published_at")} for v in kept]
-    result = {**_as_json(state), "versions": versions}
+    result = {**state_json(state), "versions": versions}
     if state.failure is not None:
         raise IncompleteError(state.failure, result)
     if args.json:
         print_json(result)
-        return 0
-    if state.report is not None:
-        say(*result_lines(state.report))
-        for section in ("counts", "tokens", "seconds", "throughput", "utilisation"):
-            values = getattr(state.report, section).model_dump(exclude_none=True, exclude={"start"})
-            say(f"{section}: " + (", ".join(f"{k} {v:,}" for k, v in values.items()) or "not measured"))
-        say("versions: " + ", ".join(f"{v.number} ({v.body.get('published_at')})" for v in kept))
-    if state.progress is not None:
-        say(*f"{state.run}, {state.progress['when']}: {progress_text(state.progress)}".split("\n"))
-    return 0
+    else:
+        say(*state_lines(state, kept))
+    return int(state.run_failure is not None and not state.is_published)
 
 
 def _sample(args: argparse.Namespace) -> int:
-    from airflow_provider_raydatallm.processor.tables.samples import first_rows
-
     with _waiting(args):
-        version = _find_version(args, args.slice)
-        _, rows = first_rows(_folders(args, args.slice), version, args.rows, quarantined=args.quarantined)
+        rows = _unpublished_failures(args) if args.quarantined else []
+        is_kept = bool(rows)
+        if not is_kept:
+            rows = _published_rows(args)
+    if is_kept:
+        complain("nothing is published: these rows failed in a run that published nothing, and are kept")
     if args.json:
         print_json(rows)
         return 0
@@ -141,6 +155,22 @@ def _sample(args: argparse.Namespace) -> int:
     if not rows:
         say("no row " + ("is in quarantine" if args.quarantined else "is published"))
     return 0
+
+
+def _unpublished_failures(args: argparse.Namespace) -> list[dict[str, Any]]:
+    """Returns nothing where something is published: its quarantine counts then."""
+    from airflow_provider_raydatallm.processor.store.versions import newest_version
+    from airflow_provider_raydatallm.processor.tables.kept_failures import kept_failures
+
+    folders = _folders(args, args.slice)
+    return [] if newest_version(folders.metadata) is not None else kept_failures(folders, args.rows)
+
+
+def _published_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
+    from airflow_provider_raydatallm.processor.tables.samples import first_rows
+
+    version = _find_version(args, args.slice)
+    return first_rows(_folders(args, args.slice), version, args.rows, quarantined=args.quarantined)[1]
 
 
 def _watch(args: argparse.Namespace) -> int:
@@ -157,12 +187,12 @@ def _watch(args: argparse.Namespace) -> int:
             continue
         failed_looks = 0
         if state.run != "running":
-            if (shown, state.run, state.error) == (None, None, None):
+            if (shown, state.run, state.error) == (None, None, None) and state.is_known:
                 text = "no run of slice {} tells of its progress, which begins some ten seconds after its job"
                 complain(text.format(args.slice))
             _show(args)
-            if (ended := _failure_of_run(state)) is not None:
-                raise SliceError.of(ended)
+            if (failure := state.run_failure) is not None:
+                raise SliceError.of(failure.about(f"the run of slice {state.key} {state.run}"))
             return 0
         assert state.progress is not None
         if state.progress["when"] != shown:
@@ -172,16 +202,6 @@ def _watch(args: argparse.Namespace) -> int:
             else:
                 say(*progress_text(state.progress).split("\n"))
         time.sleep(_WATCH_SECONDS)
-
-
-def _failure_of_run(state: SliceState) -> Failure | None:
-    """Why a run ended without publishing; None where it did not."""
-    if state.run == "failed" and state.progress is not None:
-        return Failure.parse(state.progress.get("failure")).about(f"the run of slice {state.key} failed")
-    if state.run == "stopped" and state.progress is not None:
-        last = f"it wrote its progress last at {state.progress['when']}"
-        return Failure("stopped", f"the run of slice {state.key} stopped: {last}")
-    return None
 
 
 def _diff(args: argparse.Namespace) -> int:
@@ -196,7 +216,7 @@ def _diff(args: argparse.Namespace) -> int:
     rows = [("", args.before, args.after)]
     rows += [(d.name, number_text(d.before), number_text(d.after)) for d in figures]
     rows += [(f"share of {cell_text(d.name)}", _share(d.before), _share(d.after)) for d in labels]
-    say(*_as_table(rows))
+    say(*as_table(rows))
     return 0
 
 
@@ -264,7 +284,7 @@ def _waiting(args: argparse.Namespace) -> Waiting:
 def _folders(args: argparse.Namespace, key: str) -> SliceFolders:
     from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
-    return SliceFolders.open(slice_paths(slice_folder(args.output, key), args.metadata_path))
+    return SliceFolders.open(slice_address(args, key).paths)
 
 
 def _version_of(args: argparse.Namespace, name: str) -> Version:
@@ -276,13 +296,14 @@ def _version_of(args: argparse.Namespace, name: str) -> Version:
     except FileNotFoundError:
         try:
             return _find_version(args, name)  # of a slice whose key ends so
-        except FileNotFoundError:
+        except (FileNotFoundError, SliceError):
             pass
         raise
 
 
 def _find_version(args: argparse.Namespace, key: str, number: int | None = None) -> Version:
     from airflow_provider_raydatallm.processor.tables.comparison import find_version
+    from airflow_provider_raydatallm.processor.tables.listing import nothing_of
     from airflow_provider_raydatallm.processor.tables.slice_state import read_state
 
     folders = _folders(args, key)
@@ -292,32 +313,9 @@ def _find_version(args: argparse.Namespace, key: str, number: int | None = None)
         state = read_state(key, folders)
         if state.failure is not None:
             raise SliceError.of(state.failure) from e
-        if state.is_published or state.progress:
+        if state.is_known:
             raise
-        raise _no_run(args, key) from e
-
-
-def _no_run(args: argparse.Namespace, key: str) -> FileNotFoundError:
-    """
-    :raises SliceError: when the table cannot be listed, such as one in a bucket that does not exist.
-    """
-    from airflow_provider_raydatallm.processor.tables.listing import find_slices
-
-    keys = [of_slice for of_slice, _ in find_slices(args.output, args.metadata_path)]
-    if not keys:
-        return FileNotFoundError(_no_slice(args))
-    return FileNotFoundError(
-        f"no run of slice {key} left anything in {args.output}, which has {len(keys):,} slice(s), from "
-        f"{keys[0]} to {keys[-1]}"
-    )
-
-
-def _no_slice(args: argparse.Namespace) -> str:
-    metadata = f", or {args.metadata_path} not its publish.metadata_path" if args.metadata_path else ""
-    return (
-        f"no run left anything in {args.output}: none came to its rows, or it is not the task's "
-        f"output_path{metadata}"
-    )
+        raise nothing_of(args.output, key, args.metadata_path) from e
 
 
 def _row_count(text: str) -> int:
@@ -331,38 +329,6 @@ def _zone(name: str) -> ZoneInfo:
         return ZoneInfo(name)
     except (LookupError, OSError, ValueError):
         raise argparse.ArgumentTypeError(f"{name!r} is no timezone: give one such as Europe/Berlin") from None
-
-
-def _as_json(state: SliceState) -> dict[str, Any]:
-    value = {name: getattr(state, name) for name in ("key", "version", "published_at", "run", "progress")}
-    report = None if state.report is None else state.report.model_dump(mode="json")
-    return {**value, "report": report, "error": state.error}
-
-
-def _state_cells(state: SliceState) -> tuple[str, ...]:
-    key = cell_text(state.key)
-    if state.error is not None:
-        return key, f"unreadable: {cell_text(state.error)}"
-    if state.report is None:
-        text = progress_text(state.progress) if state.progress else "nothing is published"
-        return key, f"{state.run or 'missing'}: {cell_text(text.splitlines()[0])}"
-    report, again = state.report, f", {state.run} again" if state.run else ""
-    tokens = [n for n in (report.tokens.input, report.tokens.output) if n is not None]
-    return (
-        key, f"published{again}", f"{report.counts.succeeded:,}", f"{report.counts.quarantined:,}",
-        number_text(report.throughput.rows_per_s), number_text(sum(tokens) if tokens else None),
-        str(state.version), cell_text(str(state.published_at or "")[:19]),
-    )  # fmt: skip
-
-
-def _as_table(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Aligned columns; a row's last cell may be longer than its column."""
-    columns = max(map(len, rows))
-    widths = [max((len(r[i]) for r in rows if len(r) > i + 1), default=0) for i in range(columns)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=False)).rstrip()
-        for row in rows
-    ]
 
 
 def _share(value: float | None) -> str:

@@ -47,6 +47,15 @@ class Identity:
 
 
 @dataclass(frozen=True)
+class Holder:
+    """A try of a task that needs a cluster. A task has one hold on it, which is its newest try's: an earlier
+    one that died need not release it, and one that was thought dead and wakes up cannot."""
+
+    task: str
+    try_number: int
+
+
+@dataclass(frozen=True)
 class Access:
     """How to call a cluster.
 
@@ -93,7 +102,7 @@ class Cluster(ABC):
         """Known from `acquire` on, before there is an address."""
         return str(Identity(self.kind, self.conn_id, self._own))
 
-    def acquire(self, holder: str) -> None:  # noqa: B027  # most clusters need no holder
+    def acquire(self, holder: Holder | None) -> None:  # noqa: B027  # most clusters need no holder
         """Starts the cluster if it does not run, and notes that `holder` needs it, once however often it says
         so. Opened by an identity of its own, it repairs that cluster at most: one that was released is not
         started again.
@@ -101,7 +110,7 @@ class Cluster(ABC):
         Does not wait for a cluster that takes minutes: `address` raises `ClusterStartingError` meanwhile, and
         the task asks again, on its worker or in the triggerer.
 
-        :param holder: a task, the same for all of its tries; "" holds nothing.
+        :param holder: takes over the hold of its task's earlier tries; None holds nothing.
         """
 
     @abstractmethod
@@ -112,10 +121,10 @@ class Cluster(ABC):
         :raises RayUnreachableError: while it does not run; the text says so if it was released.
         """
 
-    def release(self, holder: str) -> None:  # noqa: B027
-        """Notes that `holder` does not need the cluster any more; others may. The last one's release ends it
-        where the kind `ends_when_released`. A holder that dies releases nothing: such a kind has a lifetime,
-        too."""
+    def release(self, holder: Holder | None) -> None:  # noqa: B027
+        """Notes that `holder` does not need the cluster any more; others may, such as a newer try of its
+        task. The last one's release ends it where the kind `ends_when_released`. A holder that dies releases
+        nothing: such a kind has a lifetime, too."""
 
     def check_machine(self) -> None:  # noqa: B027
         """Touches nothing but this machine, so that a process on another one says so at once.

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from airflow_provider_raydatallm.contract.spec.engine_arguments import answer_affecting_kwargs
@@ -19,6 +20,10 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 #: 2: a control token's text in a row is plain text to the model.
 ANSWER_VERSION = 2
+#: Of a value that is kept, beside the plan of a slice.
+BRIEF_CHARACTERS = 60
+#: Of a hash in place of a longer one.
+HASH = re.compile("[0-9a-f]{16}")
 
 
 def fingerprint(job: SliceJob) -> str:
@@ -36,10 +41,29 @@ def answers_fingerprint(job: SliceJob) -> str:
     return _hash_json(
         {
             "answer_version": ANSWER_VERSION,
-            "arguments": affected(job, Affects.ANSWERS, Affects.REQUEST, Affects.ROWS),
+            "arguments": _asked(job),
             **job.task.derived(job),
         }
     )
+
+
+def asked(job: SliceJob) -> dict[str, str]:
+    """The arguments that decide answers, by their paths, for people who compare two jobs: short values as
+    they are, such as a number, others as their hashes. Those with their default are left out."""
+    return dict(_brief(_asked(job)))
+
+
+def _asked(job: SliceJob) -> dict[str, Any]:
+    return affected(job, Affects.ANSWERS, Affects.REQUEST, Affects.ROWS)
+
+
+def _brief(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _brief(value, f"{above}{name}.")
+        else:
+            text = value if isinstance(value, str) else json.dumps(value)
+            yield f"{above}{name}", text if len(text) <= BRIEF_CHARACTERS else _hash_json({"": value})
 
 
 def answer_cache_key(job: SliceJob, engine_kwargs: Mapping[str, Any], model_files: Any) -> str:

@@ -48,6 +48,56 @@ class SlicePaths:
         )
 
 
+@dataclass(frozen=True)
+class SliceAddress:
+    """A slice by what says where it lies: the arguments of its task, or what a person types.
+
+    :ivar output_path: the operator's; the table's folder, or with `{slice}`.
+    :ivar trial: name of a trial, whose slices are in a table of its own, with everything beside it.
+    """
+
+    output_path: str
+    slice_key: str
+    metadata_path: str | None = None
+    quarantine_path: str | None = None
+    trial: str | None = None
+
+    @classmethod
+    def typed(cls, output_path: str, slice_key: str, metadata_path: str | None = None) -> SliceAddress:
+        """A slice as a person names it, who may name a trial's table as any other."""
+        table, _, folder = slice_template(output_path).rpartition("/")
+        trials, _, trial = table.rpartition("/")
+        if not trials.endswith(TRIAL):
+            return cls(output_path, slice_key, metadata_path)
+        return cls(f"{trials.removesuffix(TRIAL)}/{folder}", slice_key, trial=trial)
+
+    @property
+    def slice_path(self) -> str:
+        """Folder of the published slice; `slice_folder` says where it is."""
+        return slice_folder(self.output_path, self.slice_key, self.trial)
+
+    @property
+    def output_table(self) -> str:
+        """The table's folder, which holds those of its slices; also of a trial."""
+        return slice_folder(self.output_path, self.slice_key).rpartition("/")[0]
+
+    @property
+    def paths(self) -> SlicePaths:
+        if self.trial is not None:
+            return slice_paths(self.slice_path)
+        return slice_paths(self.slice_path, self.metadata_path, self.quarantine_path)
+
+    @property
+    def has_tables_for_slices(self) -> bool:
+        """Whether each slice is a table of its own: `{slice}` is above the last folder."""
+        return SLICE in self.output_path.rstrip("/").rpartition("/")[0]
+
+    @property
+    def table_paths(self) -> SlicePaths:
+        """The folders of the table that readers read as one."""
+        return self.paths if self.has_tables_for_slices else self.paths.of_table
+
+
 def report_name(version_number: int) -> str:
     return f"reports/report-{version_number:06}.json"
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import BaseHook
 from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__, as mask_secret is not
 
-from airflow_provider_raydatallm.clusters.base import Cluster, Identity
+from airflow_provider_raydatallm.clusters.base import Cluster, Holder, Identity
 from airflow_provider_raydatallm.clusters.kinds import open_cluster
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
@@ -48,7 +48,7 @@ class RayHook(BaseHook):
     Its first call acquires the cluster that the connection means: an embedded Ray starts if it does not run.
 
     :param ray_conn_id: a connection of type `ray`.
-    :param holder: for whom the cluster is acquired (`Cluster.acquire`); "" holds nothing.
+    :param holder: for whom the cluster is acquired (`Cluster.acquire`); None holds nothing.
     """
 
     conn_name_attr = "ray_conn_id"
@@ -56,7 +56,7 @@ class RayHook(BaseHook):
     conn_type = "ray"
     hook_name = "Ray"
 
-    def __init__(self, ray_conn_id: str = default_conn_name, holder: str = "") -> None:
+    def __init__(self, ray_conn_id: str = default_conn_name, holder: Holder | None = None) -> None:
         super().__init__()
         self.ray_conn_id = ray_conn_id
         self._holder = holder
@@ -67,7 +67,7 @@ class RayHook(BaseHook):
         self._last_settings: RaySettings | None = None
 
     @classmethod
-    def to_cluster(cls, identity: str, holder: str = "") -> RayHook:
+    def to_cluster(cls, identity: str, holder: Holder | None = None) -> RayHook:
         """Returns a hook to the very cluster that a record names. It acquires none.
 
         :raises RayConnectionError: when the identity cannot be read.
@@ -232,6 +232,11 @@ class RayHook(BaseHook):
     def ends_when_released(self) -> bool:
         """Whether there is a cluster to release."""
         return bool(self._identity) and self._cluster.ends_when_released
+
+    def hold(self) -> None:
+        """Says that the holder needs the cluster that a record names, if it can be released."""
+        if self.ends_when_released:
+            open_cluster(self._identity, self._read_connection().address).acquire(self._holder)
 
     def release(self) -> None:
         """Says that the holder does not need the cluster any more, which may end it."""

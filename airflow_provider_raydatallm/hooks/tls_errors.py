@@ -7,6 +7,8 @@ import ssl
 from pathlib import Path
 from typing import NamedTuple
 
+from airflow_provider_raydatallm.contract.result.failure import joined
+
 #: By OpenSSL's `X509_V_ERR_*`.
 _FIXES = {
     9: "It may be the clock of this machine",  # NOT_YET_VALID
@@ -29,7 +31,7 @@ class Fault(NamedTuple):
     advice: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return ". ".join([self.sentence, *self.advice])
+        return joined([self.sentence, *self.advice])
 
 
 def explain_tls_error(error: BaseException | None) -> Fault | None:

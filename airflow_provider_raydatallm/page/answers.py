@@ -11,6 +11,9 @@ from airflow_provider_raydatallm.contract.result.report import History, LabelCou
 from airflow_provider_raydatallm.task.slice_entry import SliceFigures
 
 State = Literal["published", "quarantined", "empty", "running", "queued", "failed"]
+CellState = Literal["published", "quarantined", "empty", "running", "queued", "failed", "missing"]
+#: Of tasks: what failed first, by their newest run, or by their names.
+Order = Literal["urgency", "newest", "name"]
 
 
 class FailureLine(BaseModel):
@@ -114,13 +117,45 @@ class SlicesPage(BaseModel):
     without_run: DatesWithoutRun = DatesWithoutRun()
 
 
+class SliceMark(BaseModel):
+    """One slice of a task among its last.
+
+    :param slice_key: None where only the run would know it.
+    :param run_id: of its newest run; None where there is none.
+    :param has_slice: whether that run came to its slice, which then has a page.
+    """
+
+    slice_key: str | None
+    state: CellState
+    run_id: str | None = None
+    map_index: int = -1
+    has_slice: bool = False
+
+
+class FailedSlice(BaseModel):
+    mark: SliceMark
+    failure: FailureLine | None
+
+
 class TaskLine(BaseModel):
+    """
+    :param newest: when the newest run began.
+    :param states: how many slices of the newest runs are in each.
+    :param last: of these slices, the last by their names, in their order.
+    :param is_all: whether these are all of the task's runs.
+    :param failed: the last slice that failed.
+    """
+
     dag_id: str
     task_id: str
     dag_name: str
     is_paused: bool
     runs: int
-    last: SliceLine | None
+    newest: datetime | None
+    states: dict[CellState, int]
+    last: list[SliceMark]
+    is_all: bool
+    failed: FailedSlice | None
 
 
 class TasksPage(BaseModel):
@@ -145,6 +180,7 @@ class SliceRun(BaseModel):
 
     :param assets: that the task updates, as far as the user may read them.
     :param history: runs of the same slice, with this one, the newest first.
+    :param to_change: what would keep the rows out of quarantine that this run put there.
     """
 
     line: SliceLine
@@ -156,6 +192,7 @@ class SliceRun(BaseModel):
     ray_job_url: str | None
     tries: list[Try]
     history: list[SliceLine]
+    to_change: list[str] = []
 
 
 class Version(BaseModel):

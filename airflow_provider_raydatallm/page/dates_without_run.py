@@ -22,6 +22,7 @@ from sqlalchemy.orm import Session
 from airflow_provider_raydatallm.page.answers import DatesWithoutRun, DateWithoutRun
 from airflow_provider_raydatallm.page.schedules import Schedule
 from airflow_provider_raydatallm.task.expected_slices import ExpectedSlice, ExpectedSlices
+from airflow_provider_raydatallm.task.slice_key import SCHEDULED_RUNS
 
 #: How long a request waits for a timetable.
 _WAIT_SECONDS = 0.1
@@ -132,7 +133,11 @@ def _with_runs(session: Session, dag_id: str, slices: ExpectedSlices, since: dat
             DagRun.dag_id == dag_id, DagRun.partition_key.is_not(None)
         )
         return set(session.scalars(partitions))
-    dates = select(DagRun.logical_date).where(DagRun.dag_id == dag_id, DagRun.logical_date >= since)
+    # A run that a person makes for a date need not make the slice of that date.
+    is_scheduled = DagRun.run_type.in_(SCHEDULED_RUNS)
+    dates = select(DagRun.logical_date).where(
+        DagRun.dag_id == dag_id, DagRun.logical_date >= since, is_scheduled
+    )
     return set(session.scalars(dates))
 
 
@@ -155,6 +160,7 @@ class _Known:
         with self._lock:
             if self._until is None or self._until < last:
                 if self._thread is None or not self._thread.is_alive():
+                    self._error = None
                     self._thread = threading.Thread(
                         target=self._ask, args=(last,), name="ray-llm-slices", daemon=True
                     )

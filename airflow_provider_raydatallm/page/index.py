@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
 from datetime import datetime
 from typing import Any, NamedTuple
 
 from airflow.models.asset import AssetModel, TaskOutletAssetReference
-from airflow.models.dag import DagModel
 from airflow.models.dagrun import DagRun
 from airflow.models.taskinstance import TaskInstance
 from airflow.models.taskinstancehistory import TaskInstanceHistory
@@ -25,8 +23,6 @@ from airflow_provider_raydatallm.page.answers import (
     SliceLine,
     SlicesPage,
     State,
-    TaskLine,
-    TasksPage,
     Try,
 )
 from airflow_provider_raydatallm.page.dates_without_run import find_dates_without_run
@@ -66,48 +62,22 @@ class RunOfSlice(NamedTuple):
     failure: Failure | None = None
 
 
-def list_tasks(
-    session: Session,
-    dag_ids: set[str],
-    readable: Callable[[set[str]], set[str]],
-    offset: int,
-    limit: int,
-) -> TasksPage:
-    """Lists the tasks that ever had a slice, of these DAGs, by their names.
+def list_kept_tasks(session: Session, dag_ids: set[str]) -> list[tuple[str, str]]:
+    """Lists the tasks of these DAGs of which slices are kept in an asset's state store."""
+    if AssetStateStoreModel is None:
+        return []
+    store = AssetStateStoreModel
+    kept = select(store.last_updated_by_dag_id, store.last_updated_by_task_id).distinct()
+    kept = kept.where(store.key.startswith(f"{INDEX_KEY}/"), store.last_updated_by_dag_id.in_(dag_ids))
+    return [(str(dag_id), str(task_id)) for dag_id, task_id in session.execute(kept)]
 
-    :param readable: of some DAGs, returns those whose tasks may be told.
-    """
-    of_dags = (XComModel.key == INDEX_KEY, XComModel.dag_id.in_(dag_ids))
-    columns = (XComModel.dag_id, XComModel.task_id)
-    grouped = select(*columns, func.count().label("runs")).where(*of_dags).group_by(*columns)
-    known = {(row.dag_id, row.task_id): row.runs for row in session.execute(grouped)}
-    if AssetStateStoreModel is not None:
-        store = AssetStateStoreModel
-        kept = select(store.last_updated_by_dag_id, store.last_updated_by_task_id).distinct()
-        kept = kept.where(store.key.startswith(f"{INDEX_KEY}/"), store.last_updated_by_dag_id.in_(dag_ids))
-        for dag_id, task_id in session.execute(kept):
-            known.setdefault((dag_id, task_id), 0)
-    told = readable({dag_id for dag_id, _ in known})
-    known = {task: runs for task, runs in known.items() if task[0] in told}
-    page = sorted(known)[offset : offset + limit]
-    names = {
-        dag.dag_id: dag
-        for dag in session.scalars(select(DagModel).where(DagModel.dag_id.in_({d for d, _ in page})))
-    }
-    lines = []
-    for dag_id, task_id in page:
-        dag = names.get(dag_id)
-        lines.append(
-            TaskLine(
-                dag_id=dag_id,
-                task_id=task_id,
-                dag_name=dag.dag_display_name if dag is not None else dag_id,
-                is_paused=bool(dag is not None and dag.is_paused),
-                runs=known[dag_id, task_id],
-                last=_last(session, dag_id, task_id),
-            )
-        )
-    return TasksPage(tasks=lines, total=len(known))
+
+def list_archived(session: Session, dag_id: str, task_id: str, limit: int) -> list[SliceLine]:
+    """Lists the latest slices of a task of which Airflow has removed the runs."""
+    if AssetStateStoreModel is None:
+        return []
+    page = _kept_with_states(dag_id, task_id, _latest_first(_kept(dag_id, task_id)).limit(limit))
+    return [run.line for row in session.execute(page) if (run := _of_kept(row)) is not None]
 
 
 def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit: int) -> SlicesPage:
@@ -133,13 +103,13 @@ def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit:
     listed = SlicesPage(slices=readable, total=total, unreadable=len(runs) - len(readable))
     if offset == 0:
         listed.without_slice = _list_without_slice(session, dag_id, task_id, schedule)
-        archived = _archived_keys(session, dag_id, task_id)
+        archived = archived_keys(session, dag_id, task_id)
         keys = {line.slice_key for line in readable if line.trial is None}
         listed.without_run = find_dates_without_run(session, dag_id, task_id, schedule, keys, archived)
     return listed
 
 
-def _archived_keys(session: Session, dag_id: str, task_id: str) -> set[str]:
+def archived_keys(session: Session, dag_id: str, task_id: str) -> set[str]:
     """Of slices of which Airflow may have removed the runs."""
     if AssetStateStoreModel is None:
         return set()
@@ -200,7 +170,7 @@ def _list_without_slice(
             RunWithoutSlice(
                 run_id=row.run_id,
                 map_index=row.map_index,
-                state=_state(row.state, None),
+                state=state_of(row.state, None),
                 slice_key=key,
                 started=row.start_date,
                 ended=row.end_date,
@@ -270,7 +240,7 @@ def read_xcom(
     session: Session, dag_id: str, task_id: str, run_id: str, map_index: int, key: str
 ) -> Any | None:
     value = session.scalar(
-        select(_if_short(XComModel.value)).where(
+        select(if_short(XComModel.value)).where(
             XComModel.dag_id == dag_id,
             XComModel.task_id == task_id,
             XComModel.run_id == run_id,
@@ -281,26 +251,15 @@ def read_xcom(
     return parsed(value)
 
 
-def _last(session: Session, dag_id: str, task_id: str) -> SliceLine | None:
-    newest = _newest_first(_entries(dag_id, task_id)).limit(1)
-    row = session.execute(_with_states(dag_id, task_id, newest)).first()
-    run = _of_row(row) if row is not None else None
-    if row is None and AssetStateStoreModel is not None:
-        kept = _latest_first(_kept(dag_id, task_id)).limit(1)
-        row = session.execute(_kept_with_states(dag_id, task_id, kept)).first()
-        run = _of_kept(row) if row is not None else None
-    return run.line if run is not None else None
-
-
 def _entries(dag_id: str, task_id: str) -> Select[Any]:
     """What a task's runs wrote, as far as Airflow has them."""
-    value = _if_short(XComModel.value)
+    value = if_short(XComModel.value)
     return select(value, XComModel.run_id, XComModel.map_index, XComModel.timestamp).where(
         XComModel.dag_id == dag_id, XComModel.task_id == task_id, XComModel.key == INDEX_KEY
     )
 
 
-def _if_short(value: Any) -> Any:
+def if_short(value: Any) -> Any:
     return text_if_short(value, ENTRY_CHARACTERS).label("value")
 
 
@@ -337,7 +296,7 @@ def _kept(dag_id: str, task_id: str) -> Select[Any]:
     known = _entries(dag_id, task_id).with_only_columns(XComModel.run_id, XComModel.map_index)
     columns: tuple[Any, ...] = (
         store.key,
-        _if_short(store.value),
+        if_short(store.value),
         store.last_updated_by_run_id.label("run_id"),
         store.last_updated_by_map_index.label("map_index"),
         store.updated_at,
@@ -381,7 +340,7 @@ def _of_row(row: Any, *, whole: bool = False) -> RunOfSlice | None:
         return None
     state = None if row.state is None else str(row.state)
     times = {"started": row.start_date, "ended": row.end_date}
-    line = _line(entry, _state(state, entry), run_id=row.run_id, map_index=row.map_index, **times)
+    line = _line(entry, state_of(state, entry), run_id=row.run_id, map_index=row.map_index, **times)
     failure = failures.read_failure(state, row.failure, whole=whole)
     told = {"try_number": row.try_number, "failure": failures.line_of(failure)}
     return RunOfSlice(entry, line.model_copy(update=told), failure)
@@ -394,7 +353,7 @@ def _of_kept(row: Any, *, whole: bool = False) -> RunOfSlice | None:
     if entry is None:
         return None
     run = {"run_id": row.run_id, "map_index": row.map_index, "ended": row.updated_at}
-    line = _line(entry, _state("success", entry), **run)
+    line = _line(entry, state_of("success", entry), **run)
     return RunOfSlice(entry, line.model_copy(update={"archived": True}))
 
 
@@ -419,7 +378,11 @@ def _line(
     return SliceLine.model_validate({**figures, **run, "state": state})
 
 
-def _state(state: str | None, entry: SliceEntry | None) -> State:
+def state_of(state: str | None, entry: SliceEntry | None) -> State:
+    """The state of a slice, or of a run that has none.
+
+    :param state: of the task instance.
+    """
     if state in _QUEUED:
         return "queued"
     if state in _FAILED:

@@ -10,11 +10,14 @@ from airflow.api_fastapi.core_api.security import GetUserDep
 from airflow.configuration import conf
 from fastapi import APIRouter, HTTPException, Path, Query, status
 
+from airflow_provider_raydatallm.contract.result.row_errors import changes_for
 from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
-from airflow_provider_raydatallm.page import failures, index, storage
+from airflow_provider_raydatallm.page import failures, index, overview, storage
 from airflow_provider_raydatallm.page.access import MAY_READ_SLICES, SlicesReader, may_read_asset
 from airflow_provider_raydatallm.page.answers import (
+    CellState,
+    Order,
     Sample,
     Settings,
     SliceRun,
@@ -49,11 +52,15 @@ def get_settings(_: GetUserDep) -> Settings:
 def get_tasks(
     session: SessionDep,
     reader: SlicesReader,
+    name: Annotated[str, Query(max_length=200)] = "",
+    state: CellState | None = None,
+    order: Order = "urgency",
     offset: Offset = 0,
-    limit: Annotated[int, Query(ge=1, le=100)] = 50,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
 ) -> TasksPage:
     """Tasks with slices, of the DAGs that the user may read."""
-    return index.list_tasks(session, reader.dag_ids(), reader.readable, offset, limit)
+    found = overview.find_tasks(session, reader.dag_ids(), reader.readable, name)
+    return overview.list_tasks(session, found, state, order, offset, limit)
 
 
 @router.get(f"{_TASK}/slices", dependencies=MAY_READ_SLICES)
@@ -85,6 +92,7 @@ def get_run(
         ray_job_url=_web_address(index.read_xcom(session, *task, RayJobLink.xcom_key)),
         tries=index.list_tries(session, *task),
         history=index.list_history(session, dag_id, task_id, run.line.slice_key) or [run.line],
+        to_change=changes_for(run.line.quarantine_reasons or {}),
     )
 
 

@@ -12,8 +12,14 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import joined
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.earlier_answers import (
+    NOTHING_EARLIER,
+    EarlierAnswers,
+    find_earlier,
+)
 from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import (
     sample_rows,
     sample_token_lengths,
@@ -21,6 +27,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import 
 from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
+from airflow_provider_raydatallm.processor.publish.quarantine_limits import check_quarantine
 from airflow_provider_raydatallm.processor.sizing import facts, model_config, sizes
 from airflow_provider_raydatallm.processor.sizing.checks import Finding, check_request, preflight_findings
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import probe_cluster
@@ -31,6 +38,7 @@ from airflow_provider_raydatallm.processor.sizing.plan_lines import (
     workers_text,
 )
 from airflow_provider_raydatallm.processor.slice_run import inspect_slice
+from airflow_provider_raydatallm.processor.store.checkpoint import CheckpointState
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.version_build import VersionBuild
 
@@ -45,6 +53,9 @@ class RunPlan:
     plan: Plan | None = None
     report: Report | None = None
     missing_rows: int = 0
+    earlier: EarlierAnswers = NOTHING_EARLIER
+    #: What an earlier run staged of it, which the run publishes as it is.
+    staged: str | None = None
     engine: facts.EnginePlan | None = None
     spread: sizes.TaskSpread | None = None
     model: model_config.ModelConfig | None = None
@@ -74,9 +85,14 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
     """
     check_output_is_outside(job)
     build, report = inspect_slice(job, SliceFolders.open(job.paths), read_only=True)
-    rows = build.load_state().rows_missing if build is not None else 0
-    if build is None or build.inference is None or not rows:
-        return RunPlan(job, cluster, build.plan if build is not None else None, report=report)
+    if build is None:
+        return RunPlan(job, cluster, report=report)
+    state = build.load_state()
+    earlier, rows = find_earlier(build, state)
+    findings = _quarantine_findings(build, state)
+    if build.inference is None or not rows:
+        staged = build.staged.name if build.staged is not None else None
+        return RunPlan(job, cluster, build.plan, report, earlier=earlier, staged=staged, findings=findings)
     engine = build.inference.engine
     past = newest_throughput(job)
     engine.choose_sizes(facts.SizingInputs(cluster, _token_lengths(build), past))
@@ -87,9 +103,21 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
         batch_rows = min(rows // blocks, chosen.batch_size)
         spread = sizes.spread_tasks(rows, blocks, batch_rows, chosen.workers[1])
     model = model_config.read_model_config(job.model_source, engine_plan.engine_kwargs)
-    findings = preflight_findings(engine_plan, rows, cluster)
+    findings += preflight_findings(engine_plan, rows, cluster)
     findings += check_request(build.inference.builder.columns, rows)
-    return RunPlan(job, cluster, build.plan, None, rows, engine_plan, spread, model, past, findings)
+    return RunPlan(
+        job, cluster, build.plan, None, rows, earlier, None, engine_plan, spread, model, past, findings
+    )
+
+
+def _quarantine_findings(build: VersionBuild, state: CheckpointState) -> list[Finding]:
+    """Failed rows that are not asked again may be more than a slice may lose, before a run begins."""
+    try:
+        check_quarantine(build.job, build.plan, build.checkpoint, state)
+    except SliceError as e:
+        failure = e.failure
+        return [Finding("too_many_failed", "error", failure.sentence, joined(failure.advice), failure.kind)]
+    return []
 
 
 def _token_lengths(build: VersionBuild) -> facts.TokenLengthSample | None:
@@ -111,17 +139,16 @@ def as_table(run: RunPlan, gpu_hour_price: float | None = None) -> str:
     if plan is None:
         return _align([*lines, ("to do", _nothing(run.report))])
     lines.append(("rows", f"{plan.rows:,} in {len(plan.units):,} unit(s) of {plan.files:,} file(s)"))
-    finished = plan.rows - run.missing_rows
-    lines.append(
-        ("to answer", f"{run.missing_rows:,}" + (f" ({finished:,} are finished)" if finished else ""))
-    )
+    lines += [("to answer", f"{run.missing_rows:,}"), *run.earlier.lines()]
+    if run.staged is not None:
+        lines.append(("staged", f"{run.staged}, which the run publishes"))
     if run.engine is not None:
         lines += [
             *_engine_lines(run.engine, run),
             *_memory_lines(run.engine, run.model),
             *_time_lines(run, gpu_hour_price),
         ]
-    if run.cluster is None:
+    if run.cluster is None and run.missing_rows:
         lines.append(("cluster", "none can be reached from here: its resources are not checked"))
     lines += [(f.severity, str(f)) for f in run.findings] or [("checks", "no problems found")]
     return _align(lines)
@@ -186,6 +213,8 @@ def as_json(run: RunPlan, gpu_hour_price: float | None = None) -> dict[str, Any]
         "published_version": report.published_version if report is not None else None,
         "units": len(plan.units) if plan is not None else 0,
         "to_answer": run.missing_rows,
+        "earlier": asdict(run.earlier),
+        "staged": run.staged,
         "needs": asdict(engine.resources) if engine is not None else None,
         "sizes": asdict(engine.sizes) if engine is not None and engine.sizes is not None else None,
         "work": asdict(run.spread) if run.spread is not None else None,

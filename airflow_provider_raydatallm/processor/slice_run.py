@@ -141,7 +141,7 @@ def _decide_and_act(
     build, report = inspect()
     if build is not None:
         build.check(cluster)  # before anything is written
-        take_folders(job, own_task())
+        take_folders(job.address, own_task())
     while report is None:
         acquired = _acquire_lease(job, folders, last_seen_version, progress, name)
         if acquired is None:

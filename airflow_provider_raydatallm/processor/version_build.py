@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.contract.fingerprint import asked
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -40,7 +41,10 @@ from airflow_provider_raydatallm.processor.publish.commit import (
     discard,
 )
 from airflow_provider_raydatallm.processor.publish.parts import Totals
-from airflow_provider_raydatallm.processor.publish.quarantine_summary import summarize_quarantine
+from airflow_provider_raydatallm.processor.publish.quarantine_limits import (
+    check_quarantine,
+    exceeded_limit,
+)
 from airflow_provider_raydatallm.processor.publish.stage import Staging
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
@@ -200,7 +204,7 @@ class VersionBuild:
             it.
         """
         lease.watch(self._is_superseded)
-        self.checkpoint.save_plan(self.plan, self.types)
+        self.checkpoint.save_plan(self.plan, self.types, asked(self.job))
         self.agree_on_columns(self.known_fields)
         if self.checkpoint.base is not None:
             assert self.base is not None
@@ -227,14 +231,21 @@ class VersionBuild:
             self.before_commit()
         lease.check()
         try:
-            version = commit(self.folders, self.job, staged, known, lease)
+            version = commit(
+                self.folders,
+                self.job.slice_key,
+                staged,
+                known,
+                lease,
+                accepts_change=self.job.publish.on_schema_change == "accept",
+            )
         except SupersededError as e:
             if not staged.is_held:
                 discard(self.folders, staged)
             raise NumberTakenError(e.failure.sentence, advice=e.failure.advice) from e
         newest = Commits.list(self.folders.metadata).newest()
-        if newest is not None and not lease.lost:  # else its successor may count on them
-            remove_checkpoints(self.folders, newest)
+        if newest is not None:
+            remove_checkpoints(self.folders, newest, lease)
         return version.to_report(self.job.slice_path)
 
     def _forget_staged(self, why: str) -> None:
@@ -264,46 +275,6 @@ class VersionBuild:
         return CheckpointState(
             self.plan, ledger, self.job.quality.max_attempts, since_epoch, self.job.quality.repair
         )
-
-    def check_quarantine(self, state: CheckpointState) -> None:
-        """:raises SliceError: when more rows failed than the slice may lose."""
-        failed, invalid = state.rows_quarantined, state.rows_invalid
-        exceeded = self.exceeded_limit(failed, invalid)
-        if exceeded is None:
-            return
-        name, limit = exceeded
-        if name == "max_invalid":
-            what = f"{invalid:,} of {self.plan.rows:,} rows have an invalid answer"
-            rows, fragments = state.quarantined_for_answers, state.ledger.invalid + state.ledger.cut
-        else:
-            what = f"{failed:,} of {self.plan.rows:,} rows failed"
-            rows, fragments = state.quarantined, state.ledger.failures
-        summary = summarize_quarantine(
-            self.checkpoint.store, self.checkpoint.folder, self.plan, fragments, rows
-        )
-        kinds = f" ({summary.kinds})" if summary.kinds else ""
-        raise SliceError(
-            f"{what}, which is more than quality.{name} {limit:g}{kinds}",
-            kind="input",
-            advice=(
-                "Nothing is published, and the answered rows are kept",
-                "Raise that fraction, or set rerun.retry_quarantined=True to try the failed rows again",
-            ),
-            place=summary.place,
-            row_texts=summary.examples,
-            frames=summary.frames,
-        )
-
-    def exceeded_limit(self, failed: int, invalid: int) -> tuple[str, float] | None:
-        """The limit that so many failed rows exceed, `invalid` of which for their answers."""
-        limits = [
-            ("max_invalid", self.job.quality.max_invalid, invalid),
-            ("max_quarantine", self.job.quality.max_quarantine, failed),
-        ]
-        for name, limit, rows in limits:
-            if limit is not None and rows / max(1, self.plan.rows) > limit:
-                return name, limit
-        return None
 
 
 @dataclass(frozen=True)
@@ -398,7 +369,9 @@ class _Run:
             lost, lost_for_answers = meter.failed_rows, meter.invalid_rows
             if build.job.quality.repair:  # these may still get a valid answer
                 lost, lost_for_answers = lost - lost_for_answers, 0
-            if build.job.quality.max_attempts == 1 and build.exceeded_limit(lost, lost_for_answers):
+            if build.job.quality.max_attempts == 1 and exceeded_limit(
+                build.job, build.plan.rows, lost, lost_for_answers
+            ):
                 # Nothing that is answered from here on could be published. The ledger has the last word: here
                 # a row that a task delivered again counts twice.
                 raise SliceError(f"{lost:,} rows failed", kind="transient")
@@ -415,7 +388,7 @@ class _Run:
             if not build.job.quality.repair or engine is not None:  # suspects wait for the next round
                 return None
             state = build.load_state(self.lease)
-            build.check_quarantine(state)
+            check_quarantine(build.job, build.plan, build.checkpoint, state)
             if not state.repairable:
                 return None
             feedback = Feedback.of(url, folder, build.plan, state.invalid)
@@ -442,7 +415,8 @@ class _Run:
     def _check_failures(self, state: CheckpointState) -> None:
         """:raises SliceError: when more rows failed than the slice may lose."""
         self.meter.failed_rows, self.meter.invalid_rows = state.rows_quarantined, state.rows_invalid
-        self.build.check_quarantine(state)
+        build = self.build
+        check_quarantine(build.job, build.plan, build.checkpoint, state)
 
     def _check_lease(self) -> None:
         if self.lease.lost:

@@ -42,7 +42,7 @@ def report_if_current(
         later ones.
     """
     if version is None:
-        refuse_another_name(job)
+        refuse_another_name(job.address, job.slice_instant, job.other_slice_keys)
         return None
     refuse_other_instant(job, version)
     if not answers_same_question(version, job, listing):

@@ -7,10 +7,14 @@ DAG, serialized (`serialized`).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from datetime import UTC, datetime, tzinfo
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from airflow.timetables._cron import CronMixin
 from airflow.timetables.base import TimeRestriction
+from pendulum import instance
 
 from airflow_provider_raydatallm.contract.spec.source import SLICE_FORMAT
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
@@ -46,7 +50,7 @@ class ExpectedSlices:
     """
 
     def __init__(self, dag: SerializedDAG, task_id: str) -> None:
-        self._timetable: Any = dag.timetable
+        self._timetable = _remembering(dag.timetable)
         if task_id not in dag.task_dict:
             raise UnknownSlicesError("the DAG has no such task any more")
         task: Any = dag.get_task(task_id)
@@ -116,7 +120,9 @@ class ExpectedSlices:
             earliest, latest = self.backfill_date(first), self.backfill_date(last)
             yield from self._timetable.iter_partition_dagrun_infos(earliest=earliest, latest=latest)
             return
-        restriction = TimeRestriction(earliest=first, latest=last, catchup=True)  # type: ignore[arg-type]
+        # Airflow's own dates, in UTC: equal clocks of one timezone may be two instants.
+        earliest, latest = (instance(date.astimezone(UTC)) for date in (first, last))
+        restriction = TimeRestriction(earliest=earliest, latest=latest, catchup=True)
         info = None
         # Airflow's own `iter_dagrun_infos_between` ends early, and silent, when a timetable fails.
         while info := self._next(info, restriction):
@@ -129,6 +135,16 @@ class ExpectedSlices:
         if found is not None and before is not None and found.run_after <= before.run_after:
             return None  # of a timetable without an end, such as `@continuous`
         return found
+
+
+def _remembering(timetable: Any) -> Any:
+    """A timetable of cron that remembers the last dates that it computed: asked for one run after the other,
+    it computes each of them up to five times."""
+    found = copy(timetable)
+    for name in ("_get_next", "_get_prev"):
+        if isinstance(found, CronMixin):
+            setattr(found, name, lru_cache(maxsize=16)(getattr(found, name)))
+    return found
 
 
 def serialized(dag: DAG) -> SerializedDAG:

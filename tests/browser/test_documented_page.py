@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from playwright.sync_api import Page, expect
 
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Advice
 from airflow_provider_raydatallm.processor import slice_report
 from airflow_provider_raydatallm.processor.metrics.meter import Meter
@@ -34,6 +35,10 @@ TOPICS = {
     "Other": 0.1,
     "Praise": 0.09,
 }
+WHY = Failure(
+    "input", "5,210 of 61,640 rows failed: 8.5%, more than quality.max_quarantine of 5%",
+    advice=("Raise max_tokens: 5,102 answers were cut",),
+)  # fmt: skip
 SECONDS = {"queued": 38.0, "engine_start": 96.0, "inference": 1_410.0, "publish": 9.0, "total": 1_575.0}
 
 
@@ -64,6 +69,7 @@ def slices(ui: UiServer, tmp_path_factory: pytest.TempPathFactory) -> None:
             run_id=f"scheduled__{key(day)}", date=FIRST + day * dt.timedelta(1),
             at=FIRST + day * dt.timedelta(1, 600),
             entry=None if day in FAILED | RUNNING else figures_of(day),
+            failure=WHY.to_json() if day in FAILED else None,
         )
         for day in range(DAYS) if day not in MISSING | {SHOWN}
     ]  # fmt: skip
@@ -115,11 +121,29 @@ def picture(page: Page, name: str) -> None:
         assert serious(page) == []
 
 
+def test_overview_shows_each_task_with_its_last_slices(page: Page, ui: UiServer) -> None:
+    at = FIRST + DAYS * dt.timedelta(1)
+    reviews = [
+        Run(key(day), run_id=f"scheduled__{key(day)}", date=FIRST + day * dt.timedelta(1), at=at, entry=entry)
+        for day in range(DAYS - 30, DAYS)
+        for entry in [figures(12_000 + 310 * day, 0 if day % 7 else 24)]
+    ]
+    with ui.database() as session:
+        write_runs(session, "product_reviews", "score_sentiment", reviews)
+        write_schedule(session, "product_reviews", "score_sentiment", following=at)
+    page.set_viewport_size({"width": 1280, "height": 520})
+    page.goto("/plugin/ray-llm")
+    page.get_by_label("Search").fill("_")
+    for name in (f"{DAG} / {TASK}", "product_reviews / score_sentiment"):
+        expect(page.get_by_role("link", name=name)).to_be_visible()
+    picture(page, "overview")
+
+
 def test_calendar_shows_gaps_failures_and_trends(page: Page) -> None:
-    page.set_viewport_size({"width": 1280, "height": 1250})
+    page.set_viewport_size({"width": 1280, "height": 1400})
     page.goto(f"/plugin/ray-llm/dags/{DAG}/tasks/{TASK}")
     for day in MISSING:
-        expect(page.get_by_role("img", name=f"{key(day)}: Missing")).to_be_visible()
+        expect(page.get_by_label(f"{key(day)}: Missing")).to_be_visible()
     expect(page.get_by_role("link", name=f"{key(34)}: Failed")).to_be_visible()
     expect(page.get_by_role("img", name="Cost of GPUs of")).to_be_visible()
     picture(page, "calendar")

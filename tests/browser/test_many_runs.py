@@ -44,7 +44,7 @@ def test_old_slice_that_runs_again_makes_no_gap_of_those_that_are_not_loaded(
     details = {"is_paused": False, "is_backfillable": True, "timetable_partitioned": False}
     page.route("**/api/v2/dags/years/details", lambda route: route.fulfill(json=details))
     page.goto(f"/plugin/ray-llm/dags/{DAG}/tasks/{TASK}")
-    missing = page.get_by_role("img", name=re.compile(": Missing"))
+    missing = page.get_by_role("button", name=re.compile(": Missing"))
     expect(page.get_by_text(f"400 of {DAYS} runs are loaded")).to_be_visible()
     expect(missing).to_have_count(1)
     expect(missing).to_have_accessible_name(f"{key(GAP)}: Missing")

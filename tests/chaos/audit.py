@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import report_name, slice_paths
 from airflow_provider_raydatallm.processor.sinks.folder import KEPT, SUCCESS
-from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.storage.store import Store, is_scratch
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
@@ -159,8 +159,8 @@ def glance(slice_path: str, allowed: Sequence[Sequence[Row]], *, published: bool
 
 
 def contents(slice_path: str) -> dict[str, str]:
-    """SHA-256 by name of all files that readers see, and of the commits and reports. Without marks that older
-    versions are shown, which nobody reads: who slept may put one late."""
+    """SHA-256 by name of all files that readers see, and of the commits and reports. Without what nobody
+    reads: marks that older versions are shown, which who slept may put late, and half-written files."""
     folders = SliceFolders.open(slice_paths(slice_path))
     newest = Commits.list(folders.metadata).newest_number()
     found = {}
@@ -172,7 +172,7 @@ def contents(slice_path: str) -> dict[str, str]:
         for name in store.tree(folder):
             path = f"{folder}/{name}".lstrip("/")
             staged = staged_of_complete(name) if folder == COMMITS else None
-            if staged is not None and (number_of_staged(staged) or 0) < newest:
+            if is_scratch(name) or (staged is not None and (number_of_staged(staged) or 0) < newest):
                 continue
             found[f"{what}/{path}"] = hashlib.sha256(store.read(path) or b"").hexdigest()
     return found

@@ -5,8 +5,8 @@ it or after it. They are put in place in the process that is to be struck, aroun
 for what lies within them, around the calls of the system: the product knows nothing of them.
 
 In an operation means: on a disk the scratch file is half written, or whole and not yet linked or renamed; on
-S3 half of the body is sent when the connection ends, or a copy is asked for and nobody reads the answer; of a
-folder that is removed, one file is gone. What `reconcile` looks at are steps, too.
+S3 half of the body is sent when the connection ends, or a copy is asked for and nobody reads the answer; of
+files that are removed together, one is gone. What `reconcile` looks at are steps, too.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ _STEPS = [
     ("put", r"reports/.*", "report"),
     ("put", r"commits/complete-.*", "complete mark"),
     ("remove remove_file", r"plans/.*|commits/complete-.*|kept/.*", "removal of what was kept"),
-    ("remove remove_file", _CHECKPOINT, "removal of checkpoint"),
+    ("remove_all", _CHECKPOINT + "/.*", "removal of checkpoint"),
     ("remove remove_file", r"lease/(?:epoch|beat)-\d+", "release"),
     ("put remove_file", r"progress\.json", "progress"),
 ]
-_METHODS = ("create", "put", "put_file", "place", "remove", "remove_file")
+_METHODS = ("create", "put", "put_file", "place", "remove", "remove_file", "remove_all")
 #: What `reconcile` looks at: (where in the product, name, step).
 _LOOKS = ((Commits, "list", "look at the commits"), (Shown, "list", "look at the folders"))
 #: Written to the middle of nothing: one file is removed or it is not.
@@ -155,6 +155,8 @@ class _Strike:
             self._here.inside = True
             try:
                 name = args[2] if method == "place" else args[0]
+                if method == "remove_all":
+                    name = next(iter(name), "")
                 point = self._meet(self._step(method, name))
                 if point is None:
                     return original(store, *args, **kwargs)
@@ -217,10 +219,10 @@ class _Strike:
 
             return patched
 
-        unlink = os.unlink
+        remove = os.remove
 
         def one_less(*args: Any, **kwargs: Any) -> None:
-            unlink(*args, **kwargs)
+            remove(*args, **kwargs)
             self.strike(point)
 
         def half_written(path: Any, data: bytes) -> None:
@@ -237,8 +239,8 @@ class _Strike:
             self.strike(point)
             to.write(data[len(data) // 2 :])
 
-        if method == "remove":
-            os.unlink = only_here(os.unlink, one_less)
+        if method == "remove_all":
+            os.remove = only_here(os.remove, one_less)
         elif point.torn and method != "place":  # a link is there or it is not
             disk.write = only_here(disk.write, half_written)
             shutil.copyfileobj = only_here(shutil.copyfileobj, half_copied)
@@ -264,7 +266,7 @@ def _cut_request(name: str, method: str, whole: bool, strike: Callable[[], None]
             head, end, _ = data.partition(b"\r\n\r\n")
             line = head.split(b"\r\n", 1)[0]
             verb = b"DELETE " if method == "remove_file" else b"PUT "
-            is_it = b"delete" in line if method == "remove" else line.startswith(verb) and wanted in line
+            is_it = b"delete" in line if method == "remove_all" else line.startswith(verb) and wanted in line
             if done or not end or not is_it:
                 return write(self, data)
             length = re.search(rb"(?i)content-length: (\d+)", head)
@@ -278,10 +280,10 @@ def _cut_request(name: str, method: str, whole: bool, strike: Callable[[], None]
             bodies[id(self)] = (size, 0)
             start = len(head) + len(end)
         size, sent = bodies[id(self)]
-        if sent + len(data) - start < size // 2 or method == "remove":
+        if sent + len(data) - start < size // 2 or method == "remove_all":
             bodies[id(self)] = (size, sent + len(data) - start)
             write(self, data)
-            if method == "remove" and sent + len(data) - start >= size:
+            if method == "remove_all" and sent + len(data) - start >= size:
                 strike()  # the request is out, nobody reads the answer
             return None
         write(self, data[: start + size // 2 - sent])

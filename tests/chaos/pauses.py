@@ -138,6 +138,8 @@ def _after(
     if "published" in ended:
         # It committed before it was stopped, or decided again and replaced what it found.
         first = None
+    if life.children.ask(work.published_question, life.place) is None:  # gc took its number, and it gave up
+        _publish(life, {}, "a run after it")
     question = life.children.ask(work.published_question, life.place)
     change = {"question": question, "rerun__on_config_change": "recompute"}
     if question == life.place.slice.scenario.question:

@@ -122,13 +122,13 @@ def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
     time.sleep(max(0.0, how.begin - time.time()))
     job = place.slice.job(**change)
     if how.act == "commit":
-        version = staged_commands.commit_for_people(job, how.staged)
+        version = staged_commands.commit_for_people(job.address, how.staged)
         return {"outcome": "published", "answered": 0, "version": version.number}
     if how.act == "discard":
         return {
             "outcome": "discarded",
             "answered": 0,
-            "name": staged_commands.discard_for_people(job, how.staged),
+            "name": staged_commands.discard_for_people(job.address, how.staged),
         }
     if how.act == "stage":
         staged = slice_run.stage_slice(job, told, cluster)
@@ -144,10 +144,8 @@ def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
 def collect(place: Place, days: float, stale: float) -> int:
     """Remove what runs left, as `gc` does; the slices from which it removed something."""
     use(place)
-    leftovers = garbage.find_leftovers(place.slice.job(), days, stale)
-    for found in leftovers:
-        garbage.remove_leftovers(found.folders, days)
-    return len(leftovers)
+    leftovers = garbage.find_leftovers(place.slice.job().address, days, stale)
+    return sum(garbage.remove_leftovers(found, days) for found in leftovers)
 
 
 def look(place: Place, questions: Sequence[int] = ()) -> list[str]:

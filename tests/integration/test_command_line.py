@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
+import sqlite3
 import subprocess
 from pathlib import Path
 
@@ -20,6 +22,16 @@ BROKEN = """
 from airflow.sdk import dag
 print("printed by a DAG file")
 raise ValueError("broken on purpose")
+"""
+MAPPED = """
+import pendulum
+from airflow.sdk import DAG
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+
+with DAG("mapped", schedule="@daily", start_date=pendulum.datetime(2026, 1, 1)):
+    RayLLMBatchOperator.partial(
+        task_id="ask", input_path="/in", output_path="/out", model_source="m", prompt="{a}"
+    ).expand(slice_key=["a", "b"])
 """
 UNDEFINED = """
 import pendulum
@@ -54,6 +66,7 @@ def test_spec_of_a_dags_task_answers_its_slice(empty_database: Path, tmp_path: P
     shutil.copy(ROOT / "dags" / "customers_daily.py", dags)
     (dags / "broken.py").write_text(BROKEN)
     (dags / "undefined.py").write_text(UNDEFINED)
+    (dags / "mapped.py").write_text(MAPPED)
     shutil.copy(empty_database, tmp_path / "airflow.db")
     environment = {
         **os.environ, **{f"RAY_LLM_DEMO_{name}": value for name, value in demo.items()},
@@ -79,13 +92,29 @@ def test_spec_of_a_dags_task_answers_its_slice(empty_database: Path, tmp_path: P
     [state] = json.loads(airflow("slices", f"{tmp_path}/out", "--json"))
     assert (state["key"], state["report"]["counts"]["succeeded"]) == ("2026-01-01", 2)
 
-    by_schedule = ("--dag", "customers_daily", "infer_industry", "--to", "2026-01-03")
-    assert airflow("missing", f"{tmp_path}/out", *by_schedule) == "2026-01-02\n2026-01-03\n"
+    def rows_of_database() -> list[str]:
+        with contextlib.closing(sqlite3.connect(tmp_path / "airflow.db")) as database:
+            return list(database.iterdump())
 
-    # Of another DAG, stdout has nothing, and stderr what is wrong.
+    before = rows_of_database()
+    by_schedule = ("--dag", "customers_daily", "infer_industry", "--to", "2026-01-03")
+    command = [PROGRAM.with_name("airflow"), "ray-llm", "missing", f"{tmp_path}/out", *by_schedule]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "2026-01-02\n2026-01-03\n"
+    assert "broken on purpose" not in done.stderr
+    airflow("spec", "customers_daily", "infer_industry", "2026-01-02")
+    mapped = ("spec", "mapped", "ask", "2026-01-02", "--map-index")
+    assert json.loads(airflow(*mapped, "1"))["slice_key"] == "b"
+    assert "give --map-index below 2" in airflow(*mapped, "2", code=1)
+    assert rows_of_database() == before
+
+    # Of a DAG that is not found, stdout has nothing, and stderr what is wrong.
     said = airflow("spec", "broken", "ask", "2026-01-01", code=1)
-    assert "broken on purpose" in said
-    assert said.splitlines()[-1].startswith("error: Dag 'broken' could not be found")
+    assert (
+        "\nerror: there is no DAG 'broken' in the bundles dags-folder, and 1 file(s) cannot be imported: "
+        "broken.py\n"
+    ) in said
+    assert said.splitlines()[-1].endswith("ValueError: broken on purpose")
     said = airflow("spec", "undefined", "ask", "2026-01-01", code=1)
     assert said.splitlines()[-1].startswith("error: ")
     assert "nowhere" in said.splitlines()[-1]

@@ -6,6 +6,7 @@ import datetime as dt
 import decimal
 import gzip
 import json
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayModelNotFoundError,
 )
 from tests.support.marks import long
+from tests.support.paths import ROOT
 from tests.support.slice_jobs import slice_job
 from tests.support.slices import PROGRAM, STUB, Ask
 
@@ -232,6 +234,26 @@ def test_command_line_runs_slices_on_the_embedded_head(ray_head: LocalHead, tmp_
     assert "needs 2002 CPUs where the cluster has 8" in done.stderr
     dashboard = subprocess.run([PROGRAM, "local", "dashboard", "--json"], capture_output=True, text=True)
     assert json.loads(dashboard.stdout) == {"address": ray_head.address, "token": ray_head.token}
+
+
+def test_command_line_runs_the_code_that_is_on_its_pythonpath(ray_head: LocalHead, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in.parquet")
+    (code := tmp_path / "code").mkdir()
+    (code / "on_the_path.py").write_text("def ask(row): return 'Who is ' + row['name']")
+    engine = ("from tests.support.stub_engine import StubEngine", "class Stub(StubEngine): pass")
+    (code / "own_stub.py").write_text("\n".join(engine))
+    job = slice_job(
+        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out", model_source="m/m",
+        prompt=None, preprocess="on_the_path:ask", engine="own_stub:Stub",
+    )  # fmt: skip
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    own = os.pathsep.join([os.path.relpath(code, tmp_path), str(ROOT)])
+    done = subprocess.run(
+        [PROGRAM, "run", "spec.json"], cwd=tmp_path, env={**os.environ, "PYTHONPATH": own},
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert done.stdout.startswith("published: 2 rows")
 
 
 @pytest.mark.long

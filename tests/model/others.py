@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.model.reconcile import START, reconcile_step
+from tests.model.reconcile import START, paid_later, reconcile_step, takes_lease
 from tests.model.state import (
     END,
     MARK,
@@ -69,6 +69,16 @@ def gc_step(m: Scenario, s: State, p: int, me: Process) -> Step:
             f = me.todo[0]
             gone = {"staged": s.staged - {f}, "plans": s.plans - {f}}
             return f"removes staged {f}", me._replace(todo=me.todo[1:]), gone
+        case "remove" if m.leases and mode == "dead":
+            return "lists fragments", Process("held?", memory=s.fragments), takes_lease(m, s, p)
+        case "held?":
+            if s.holders[-1:] != (p,) and r.hold_lease:
+                return "finds the lease lost", END, {}
+            return "looks at the lease", me._replace(at="clean"), {}
+        case "clean":
+            gone = me.memory if r.remove_listed else s.fragments
+            lost = s.lost | (gone & s.fragments & paid_later(s, p))
+            return "removes fragments", END, {"fragments": s.fragments - gone, "lost": lost}
         case "remove":
             documents, expired = me.memory or (frozenset(), ())
             counted = frozenset().union(*(d.fragments for d in documents)) if r.spare_counted else frozenset()

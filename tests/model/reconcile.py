@@ -144,6 +144,15 @@ def reconcile_step(m: Scenario, s: State, p: int, me: Process) -> Step:
             if top > number and r.look_again:
                 return f"sees version {top}", again, {}
             return "looks again: nothing newer", after, {}
+        case "clean" if m.leases:
+            folder = of_question(s, commit.config)
+            if commit.builder % 10 != p and any(f[0][0] != commit.config for f in folder):
+                return "lists rows of another input", END, {}
+            return "lists the folder", me._replace(todo=("held?", "cleaned"), memory=folder), {}
+        case "held?":
+            if s.holders[-1:] != (p,) and r.hold_lease:
+                return "finds the lease lost", END, {}
+            return "looks at the lease", after, {}
         case "clean":
             counted = commit.fragments
             if not r.remove_counted:
@@ -151,14 +160,37 @@ def reconcile_step(m: Scenario, s: State, p: int, me: Process) -> Step:
                 counted = frozenset(f for f in s.fragments if f[0] in keys)
             return "lists fragments", after._replace(memory=counted & s.fragments), {}
         case "cleaned":
-            left = s.fragments - me.memory
-            lost = s.lost | (me.memory & s.fragments - counted_fragments(s))
+            gone = me.memory if r.remove_listed else of_question(s, commit.config)
+            left = s.fragments - gone
+            lost = s.lost | (gone & s.fragments - counted_fragments(s))
+            if m.leases:  # those of a holder before this one were left by the dead
+                lost = s.lost | (gone & s.fragments & paid_later(s, p))
             return "removes fragments", END, {"fragments": left, "lost": lost}
     raise AssertionError(request)
 
 
 def counted_fragments(s: State) -> frozenset[Any]:
     return frozenset().union(*(c.fragments for c in s.commits if c is not None))
+
+
+def paid_later(s: State, p: int) -> frozenset[Any]:
+    """Fragments of those who took the lease after this process, and held it."""
+    later = s.holders[s.holders.index(p) :] if p in s.holders else ()
+    return frozenset(f for f in s.paid if f[2] in later and f[2] != p)
+
+
+def takes_lease(m: Scenario, s: State, p: int) -> dict[str, Any]:
+    """From whoever holds it: it may be judged dead at any instant, rightly or wrongly."""
+    if not m.leases or s.holders[-1:] == (p,):
+        return {}
+    others = tuple(holder for holder in s.holders if holder != p)
+    return {"holders": (*others, p), "paid": frozenset(f for f in s.paid if f[2] != p)}
+
+
+def of_question(s: State, config: str) -> frozenset[Any]:
+    """Its folder of fragments: whatever input they are of."""
+    question = config.partition(" and ")[0]
+    return frozenset(f for f in s.fragments if f[0][0].partition(" and ")[0] == question)
 
 
 def is_rival(f: Name, number: int, builder: int) -> bool:

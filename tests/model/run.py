@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tests.model.reconcile import QUICK, START, reconcile_step
+from tests.model.reconcile import QUICK, START, reconcile_step, takes_lease
 from tests.model.staged import fresh_nonce, put_document, put_staged, staged_step
 from tests.model.state import (
     END,
@@ -85,7 +85,10 @@ def run_step(m: Scenario, s: State, p: int, me: Process) -> Step:
             put = s.fragments | {(build.key, me.todo[0], p)}
             rest = me.todo[1:]
             after = Process("pay" if rest else "rows", number, rest, build)
-            return f"puts fragment of row {me.todo[0]}", after, {"fragments": put}
+            changes: dict[str, Any] = {"fragments": put}
+            if m.leases and s.holders[-1:] == (p,):
+                changes["paid"] = s.paid | {(build.key, me.todo[0], p)}
+            return f"puts fragment of row {me.todo[0]}", after, changes
         case "stage":
             if build.chosen - s.fragments:
                 return "misses a fragment", Process(), {}
@@ -127,7 +130,7 @@ def decide(m: Scenario, s: State, p: int, me: Process) -> Step:
     asked = same and actor.mode in ("retry", "forced") and mode != actor.mode
     if same and not asked and not damaged:
         if r.by_commit or is_whole(m, s):
-            return f"sees version {top} finished", QUICK if r.quick else START, {}
+            return f"sees version {top} finished", QUICK if r.quick else START, takes_lease(m, s, p)
         raise Broken(f"I6 run{p}: answers a finished version again")
     extends = actor.mode == "extend" and commit is not None and commit.config == actor.over
     fresh = asked and not damaged
@@ -142,7 +145,8 @@ def decide(m: Scenario, s: State, p: int, me: Process) -> Step:
         return f"finds document {mine[0].name}", Process("files?", mine[0].number, (), (mine[0], ())), {}
     build = Build(top, key, carried, fresh_nonce(m, s, p, number), fresh)
     label = f"will build version {number} over {top}"
-    return label, Process("rows", number, (), build) if m.rows else stage(m, p, number, build), {}
+    after = Process("rows", number, (), build) if m.rows else stage(m, p, number, build)
+    return label, after, takes_lease(m, s, p)
 
 
 def stage(m: Scenario, p: int, number: int, build: Build) -> Process:

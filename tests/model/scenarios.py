@@ -49,6 +49,9 @@ SLOW = Scenario("slow copies", (X, Y), slow=True)
 RENAME = Scenario("placing by rename", (X, Y), by_rename=True)
 RESTORING = Scenario("restore of a kept version", (keep(X), keep(Y), RESTORE))
 
+TIDIED = Scenario("new input, and who tidies late", (X, EXTEND), rows=2, leases=True)
+GC_BY_LEASE = Scenario("gc of dead runs by its lease", (X, GC_OF_DEAD_RUNS), rows=2, leases=True)
+
 HELD_BESIDE_GC = staged("a staged version beside gc", hold(X), COMMIT, GC)
 DISCARDED = staged("a staged version that is discarded", hold(X), COMMIT, DISCARD)
 LOSES_A_FILE = staged("a staged version loses a file", hold(X), delete("staged file"), COMMIT)
@@ -72,6 +75,9 @@ DAILY = [
     Scenario("quarantined rows again", (X, RETRY), rows=2),
     Scenario("forced", (X, FORCED), rows=2),
     Scenario("new input", (X, EXTEND), rows=2, files=2),
+    TIDIED,
+    GC_BY_LEASE,
+    Scenario("one configuration twice, and who tidies late", (X, X), rows=2, leases=True),
     Scenario("gc beside a run, two rows", (X, GC), rows=2),
     Scenario("a restored version", (X, RESTORE)),
     Scenario("restore beside gc", (X, RESTORE, GC), voids=1),
@@ -182,6 +188,9 @@ WITHOUT = [
     Without("extend_by_question", {"P1"}, Scenario("new input", (X, EXTEND, RETRY), rows=2)),
     Without("look_before_paying", {"P1"}, TWICE._replace(rows=1)),
     Without("remove_counted", {"P1"}, Scenario("a fragment put late", (X, X, Y), rows=1), takes_long=True),
+    Without("hold_lease", {"P1"}, TIDIED),
+    Without("remove_listed", {"P1"}, TIDIED),
+    Without("remove_listed", {"P1"}, GC_BY_LEASE),
     Without("keep_first", {"I7"}, KEPT),
     Without("keep_first", {"R2"}, RESTORING),
     Without("keep_staged_first", {"I7"}, KEPT),

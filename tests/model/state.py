@@ -2,7 +2,7 @@
 
 A step is one storage request. A pause is a process that does not step for a while, a kill one that never
 steps again, a re-run another process: every state is also "all were killed here". The lease guards nothing
-here: it can be judged stale wrongly, and a check can be followed by a pause.
+that is published: it can be judged stale wrongly, and a check can be followed by a pause.
 """
 
 from __future__ import annotations
@@ -83,6 +83,8 @@ class State(NamedTuple):
     reported: frozenset[Document] = frozenset()  # staged versions of which somebody was told
     discarded: frozenset[tuple[Any, ...]] = frozenset()  # names of those that are discarded, or expired
     harmed: bool = False  # somebody else deleted a published file
+    holders: tuple[int, ...] = ()  # who took the lease, the last one last (`Scenario.leases`)
+    paid: frozenset[Fragment] = frozenset()  # put by whoever held it, since they took it
     processes: tuple[Process, ...] = ()
 
 
@@ -113,6 +115,8 @@ class Rules(NamedTuple):
     extend_by_question: bool = True  # rows that an extending run pays have no base in their key
     look_before_paying: bool = True  # commits are listed between the ledger and the first row that is paid
     remove_counted: bool = True  # after the commit go the fragments that it names, not the key's folder
+    hold_lease: bool = True  # who tidies a folder lists it, sees that the lease is its own still ...
+    remove_listed: bool = True  # ... and removes what it listed, not what is there by then
     keep_first: bool = True  # kept copies are made before the fence
     keep_staged_first: bool = True  # a kept copy is looked for in staged, then in the table
     drop_below: bool = True  # of kept versions only those below the reconciled one are dropped
@@ -166,6 +170,9 @@ class Scenario(NamedTuple):
     late: bool = False  # the answer to a commit is lost: the store carries it out at any time, or never
     slow: bool = False  # a copy's end is a step of its own, of the store
     documents: bool = False  # runs put documents of what they staged
+    leases: bool = (
+        False  # who tidies removes a question's folder, by its lease, whatever input its rows are of
+    )
 
     @property
     def quarantine(self) -> bool:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -33,7 +33,8 @@ class FakeCluster(ThreadingHTTPServer):
     instead. `refused`: beginnings of paths that a proxy refuses. `token`: the only valid one. `log`: every
     job's lines. `cut`: whether a log stream ends after them. `jobs`: those that were submitted here, as the
     cluster lists them. `has_room`: whether a job that is submitted does not wait. `most_waiting`: jobs at
-    once. `lists`: whether it lists all jobs, and `list_seconds` that this takes."""
+    once. `lists`: whether it lists all jobs, and `list_seconds` that this takes. `on_lost_answer`: happens
+    once, when a job was taken, instead of the answer."""
 
     daemon_threads = True
     request_queue_size = 256
@@ -51,6 +52,7 @@ class FakeCluster(ThreadingHTTPServer):
         self.has_room = True
         self.most_waiting = 0
         self.lists, self.list_seconds = True, 0.0
+        self.on_lost_answer: Callable[[], None] | None = None
         self.calls: list[tuple[float, str]] = []
         self.beats: list[str] = []
 
@@ -127,6 +129,10 @@ class _Handler(BaseHTTPRequestHandler):
             server.jobs.append({**sent, "metadata": metadata, "status": "RUNNING", "start_time": start_time})
             waiting = sum((job["metadata"] or {}).get(PHASE) == WAITING for job in server.jobs)
             server.most_waiting = max(server.most_waiting, waiting)
+            if server.on_lost_answer is not None:
+                happens, server.on_lost_answer = server.on_lost_answer, None
+                happens()
+                return
         elif (job := server.job(self.path.split("/")[-2])) is not None:
             job["status"] = "STOPPED"
         self._answer(200, json.dumps({"stopped": True}))

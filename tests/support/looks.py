@@ -23,7 +23,8 @@ def look(page: Page, name: str) -> None:
             page.wait_for_function(f"() => ({_WIDE})().length === 0")
             take(page, f"{name}-{size}-{theme}")
         page.wait_for_timeout(400)
-        assert serious(page) == [], f"{name}, {theme}"
+        found = serious(page)
+        assert found == [], f"{name}, {theme}: {found}"
     page.set_viewport_size({"width": 1280, "height": 900})
     page.emulate_media(color_scheme="light")
 

@@ -6,18 +6,19 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from airflow_provider_raydatallm.clusters.base import Access, Cluster, ClusterStartingError
+from airflow_provider_raydatallm.clusters.base import Access, Cluster, ClusterStartingError, Holder
 from airflow_provider_raydatallm.exceptions import RayUnreachableError
 from tests.support.fake_cluster import FakeCluster, fake_cluster
 
 
 @dataclass
 class Toy:
-    """One that was made. `server` outlives this process's objects, as a real one does."""
+    """One that was made. `server` outlives this process's objects, as a real one does. `holders`: the newest
+    try of each task that holds it."""
 
     server: FakeCluster
     end: ExitStack
-    holders: set[str] = field(default_factory=set)
+    holders: dict[str, int] = field(default_factory=dict)
 
 
 class ToyCluster(Cluster):
@@ -36,13 +37,15 @@ class ToyCluster(Cluster):
         self._own = self._own or next(iter(self.made), "")
         return super().identity
 
-    def acquire(self, holder: str) -> None:
+    def acquire(self, holder: Holder | None) -> None:
         if self._own and self._own not in self.made:
             raise self._released()
         _ = self.identity
         if not self._own:
             self._own = self.make()
-        self.made[self._own].holders |= {holder} - {""}
+        if holder is not None:
+            holders = self.made[self._own].holders
+            holders[holder.task] = max(holder.try_number, holders.get(holder.task, 0))
 
     def address(self) -> Access:
         if self._own not in self.made:
@@ -51,9 +54,10 @@ class ToyCluster(Cluster):
             raise ClusterStartingError(f"{self.label}: the toy is being made")
         return Access(self.made[self._own].server.address)
 
-    def release(self, holder: str) -> None:
+    def release(self, holder: Holder | None) -> None:
         if (toy := self.made.get(self._own)) is not None:
-            toy.holders.discard(holder)
+            if holder is not None and toy.holders.get(holder.task, 0) <= holder.try_number:
+                toy.holders.pop(holder.task, None)
             if not toy.holders:
                 self.end(self._own)
 

@@ -1,5 +1,7 @@
 // The API's answers (airflow_provider_raydatallm/page/answers.py), and how they are fetched.
 
+import type { CellState } from "./states";
+
 export type State = "published" | "quarantined" | "empty" | "running" | "queued" | "failed";
 
 /** Why a try failed. */
@@ -84,13 +86,30 @@ export interface SlicesPage {
   without_run: DatesWithoutRun;
 }
 
+/** A slice among the last of a task. */
+export interface SliceMark {
+  /** Null where only the run would know it. */
+  slice_key: string | null;
+  state: CellState;
+  /** Null where there is none. */
+  run_id: string | null;
+  map_index: number;
+  has_slice: boolean;
+}
+
 export interface TaskLine {
   dag_id: string;
   task_id: string;
   dag_name: string;
   is_paused: boolean;
   runs: number;
-  last: SliceLine | null;
+  newest: string | null;
+  /** How many slices of the newest runs are in each state. */
+  states: Partial<Record<CellState, number>>;
+  last: SliceMark[];
+  /** Whether these are all slices of the task. */
+  is_all: boolean;
+  failed: { mark: SliceMark; failure: FailureLine | null } | null;
 }
 
 export interface TasksPage {
@@ -120,6 +139,8 @@ export interface SliceRun {
   ray_job_url: string | null;
   tries: Try[];
   history: SliceLine[];
+  /** What would keep the rows out of quarantine that this run put there. */
+  to_change: string[];
 }
 
 export interface Advice {
@@ -235,7 +256,8 @@ const part = encodeURIComponent;
 
 export const paths = {
   settings: "ray-llm/api/settings",
-  tasks: (offset: number, limit: number) => `ray-llm/api/tasks?offset=${offset}&limit=${limit}`,
+  tasks: (query: Record<string, string | number>) =>
+    `ray-llm/api/tasks?${new URLSearchParams(Object.entries(query).map(([name, value]) => [name, String(value)]))}`,
   task: (dag: string, task: string) => `ray-llm/api/dags/${part(dag)}/tasks/${part(task)}`,
   slices: (dag: string, task: string, offset: number, limit: number) =>
     `${paths.task(dag, task)}/slices?offset=${offset}&limit=${limit}`,

@@ -1,6 +1,6 @@
 // What a failure says beside its sentence: where it was, how far the run had come, and what to change. Pure.
 
-import type { FailureLine, SliceLine } from "./api";
+import type { FailureLine } from "./api";
 import { count } from "./format";
 
 /** Of kinds that no rerun can fix (`FINAL` of `contract/result/failure.py`): what has to change before one. */
@@ -44,18 +44,4 @@ export function placeWords(place: Record<string, string | number>): string {
 /** `195 planned, 65 finished`. */
 export function countWords(counts: Record<string, number>): string {
   return Object.entries(counts).map(([name, rows]) => `${count(rows)} ${name.replaceAll("_", " ")}`).join(", ");
-}
-
-/** By error type, what keeps rows out of quarantine the next time. */
-const REASONS: [string, (rows: string) => string][] = [
-  ["TruncatedAnswer", (rows) => `Raise max_tokens: ${rows} answers were cut.`],
-  ["PromptTooLong", (rows) => `Raise max_model_len, or shorten the prompt: ${rows} prompts were too long.`],
-  ["InvalidOutput", (rows) => `Set quality.repair, or change the prompt: ${rows} answers did not have the shape that was asked for.`],
-];
-
-export function adviceByReason({ quarantine_reasons }: SliceLine): string[] {
-  return REASONS.flatMap(([type, words]) => {
-    const rows = quarantine_reasons?.[type];
-    return rows ? [words(count(rows))] : [];
-  });
 }

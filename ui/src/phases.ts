@@ -14,10 +14,10 @@ export function phasesOf(seconds: Record<string, number>, start: Record<string, 
   const known = start ?? {};
   const engine = known.engine ?? 0;
   const parts: [string, string, number][] = [
-    ["Worker imports", "#8a5a00", known.worker_imports ?? 0],
-    ["Model loaded", "#c98500", known.load ?? 0],
+    ["Worker imports", "#CC79A7", known.worker_imports ?? 0],
+    ["Model loaded", "#56B4E9", known.load ?? 0],
     ["Compiled", "#E69F00", known.compile ?? 0],
-    ["Warmed up", "#f3c14f", known.warm_up ?? 0],
+    ["Warmed up", "#F0E442", known.warm_up ?? 0],
   ];
   const split = parts.reduce((sum, [, , part]) => sum + part, 0);
   const startTotal = seconds.engine_start ?? engine;
@@ -25,7 +25,7 @@ export function phasesOf(seconds: Record<string, number>, start: Record<string, 
   const phases: [string, string, number][] = [
     ["Queued", "#777777", seconds.queued ?? 0],
     ...(split > 0 && split <= startTotal ? parts : []),
-    [split > 0 ? "Engine start, other" : "Engine start", "#a66f00", split <= startTotal ? rest : startTotal],
+    [split > 0 ? "Rest of the engine's start" : "Engine start", "#7F6BB0", split <= startTotal ? rest : startTotal],
     ["Inference", "#0072B2", seconds.inference ?? 0],
     ["Publish", "#009E73", seconds.publish ?? 0],
   ];

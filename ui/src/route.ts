@@ -32,6 +32,12 @@ export function taskInstancePath(dag: string, task: string, run: string, map: nu
   return `/dags/${encodeURIComponent(dag)}/runs/${encodeURIComponent(run)}/tasks/${encodeURIComponent(task)}${mapped}`;
 }
 
+/** The slice's page; of a run that has not come to its slice, Airflow's own. */
+export function runPath(dag: string, task: string, run: { run_id: string | null; map_index: number; has_slice: boolean }): string {
+  const id = run.run_id ?? "";
+  return run.has_slice ? pathOf({ dag, task, run: id, map: run.map_index }) : taskInstancePath(dag, task, id, run.map_index);
+}
+
 function decoded(text: string): string {
   try {
     return decodeURIComponent(text);

@@ -1,25 +1,34 @@
-// How each state looks and reads. Colours are after Okabe and Ito, which colour-blind people can tell apart, and
-// each has a mark of its own.
+// How each state looks and reads, in the colours that Airflow has for its own. Colour-blind people tell them apart by
+// the mark.
 
 import type { State } from "./api";
 
 export type CellState = State | "missing";
 
 export interface Look {
-  color: string;
-  ink: string;
+  /** Of Airflow's theme. */
+  palette: string;
   mark: string;
   words: string;
 }
 
 export const LOOKS: Record<CellState, Look> = {
-  published: { color: "#007A59", ink: "#ffffff", mark: "✓", words: "Published" },
-  quarantined: { color: "#E69F00", ink: "#1a1a1a", mark: "Q", words: "Published, with rows in quarantine" },
-  running: { color: "#56B4E9", ink: "#1a1a1a", mark: "▶", words: "Running" },
-  queued: { color: "#CC79A7", ink: "#1a1a1a", mark: "…", words: "Waiting" },
-  failed: { color: "#B34700", ink: "#ffffff", mark: "✕", words: "Failed" },
-  empty: { color: "#9a9a9a", ink: "#1a1a1a", mark: "0", words: "Nothing published" },
-  missing: { color: "transparent", ink: "currentColor", mark: "?", words: "Missing" },
+  failed: { palette: "failed", mark: "✕", words: "Failed" },
+  missing: { palette: "none", mark: "?", words: "Missing" },
+  quarantined: { palette: "warning", mark: "Q", words: "Published, with rows in quarantine" },
+  running: { palette: "running", mark: "▶", words: "Running" },
+  queued: { palette: "queued", mark: "…", words: "Waiting" },
+  published: { palette: "success", mark: "✓", words: "Published" },
+  empty: { palette: "none", mark: "0", words: "Nothing published" },
 };
 
-export const ORDER: CellState[] = ["published", "quarantined", "running", "queued", "failed", "empty", "missing"];
+/** What a person should look at is first. */
+export const ORDER: CellState[] = ["failed", "missing", "quarantined", "running", "queued", "published", "empty"];
+
+/** Chakra's properties of a box in a state's colours: what failed stands out. */
+export function colorsOf(state: CellState): Record<string, string> {
+  const { palette } = LOOKS[state];
+  if (state === "missing") return { borderColor: "fg.muted", borderStyle: "dashed", borderWidth: "1.5px", color: "fg" };
+  const [bg, color] = state === "failed" ? ["solid", "contrast"] : ["muted", "fg"];
+  return { bg: `${palette}.${bg}`, borderColor: `${palette}.solid`, borderWidth: "1.5px", color: `${palette}.${color}` };
+}

@@ -63,7 +63,7 @@ export function trendsOf(slices: SliceLine[], pricePerHour: number | null, curre
       { name: "Tokens", color: BLUE, values: of((s) => perGpuSecond(s)) },
     ] });
   }
-  if (pricePerHour !== null) {
+  if (pricePerHour !== null && slices.some((slice) => slice.gpu_seconds)) {
     trends.push({ title: "Cost of GPUs", unit: currency, kind: "bar", series: [
       { name: currency, color: BLUE, values: of((s) => cost(s.gpu_seconds, pricePerHour)) },
     ] });

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import { actionsFor, clearOf, lacking, usualCost } from "../src/actions";
 import type { FailureLine } from "../src/api";
-import { adviceByReason, changeFirst, countWords, placeWords, sentenceOf } from "../src/failure";
+import { changeFirst, countWords, placeWords, sentenceOf } from "../src/failure";
 import { slice } from "./calendar.test";
 
 const names = (...given: Parameters<typeof slice>) => actionsFor(slice(...given)).map((action) => action.name);
@@ -84,11 +84,6 @@ describe("a failure", () => {
     expect(placeWords({ column: "age", row: 1234, file: "s3://in/a.csv" })).toBe("s3://in/a.csv, row 1,234 (the first is 0), column age");
     expect(placeWords({})).toBe("");
     expect(countWords({ planned: 1950, finished: 65, invalid_output: 2 })).toBe("1,950 planned, 65 finished, 2 invalid output");
-  });
-  it("of rows names what keeps them out of quarantine", () => {
-    const line = slice("a", { quarantine_reasons: { TruncatedAnswer: 44, Unheard: 3, InvalidOutput: 0 } });
-    expect(adviceByReason(line)).toEqual(["Raise max_tokens: 44 answers were cut."]);
-    expect(adviceByReason(slice("a"))).toEqual([]);
   });
 });
 

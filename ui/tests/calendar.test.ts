@@ -60,8 +60,11 @@ describe("backfillRange", () => {
   });
 });
 
+export function run(run_id: string, slice_key: string | null, more: Partial<RunWithoutSlice> = {}): RunWithoutSlice {
+  return { run_id, map_index: -1, state: "queued", slice_key, started: null, ended: null, failure: null, ...more };
+}
+
 describe("slicesToCome", () => {
-  const run = (run_id: string, slice_key: string | null): RunWithoutSlice => ({ ...EARLY, run_id, slice_key });
   it("has the newest run of each slice, and none that has a slice, or of which only the run knows it", () => {
     const runs = [run("b", "20260104"), run("a", "20260104"), run("c", "20260102"), run("d", null)];
     const found = slicesToCome([slice("20260102")], runs);
@@ -80,8 +83,8 @@ describe("blocksOf", () => {
     expect(january?.cells[29]).toBeNull();
   });
   it("has missing slices, and those to come", () => {
-    const run: RunWithoutSlice = { ...EARLY, run_id: "r", slice_key: "2026-01-03" };
-    const all = cellsOf(latest([slice("2026-01-01")]), ["2026-01-02"], new Map([["2026-01-03", run]]));
+    const waiting = run("r", "2026-01-03");
+    const all = cellsOf(latest([slice("2026-01-01")]), ["2026-01-02"], new Map([["2026-01-03", waiting]]));
     const [january] = blocksOf(all, "days");
     expect(january?.cells.slice(0, 4).map((cell) => cell && [cell.slice !== null, cell.run !== undefined])).toEqual([
       [true, false], [false, false], [false, true], null,

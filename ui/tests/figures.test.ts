@@ -4,7 +4,7 @@ import { compareSlices, compareVersions } from "../src/compare";
 import { compact, cost, duration, money, percent, rate, time } from "../src/format";
 import { phasesOf } from "../src/phases";
 import { pathOf, routeOf, taskInstancePath } from "../src/route";
-import { LOOKS, ORDER } from "../src/states";
+import { colorsOf, LOOKS, ORDER } from "../src/states";
 import { labelShares, measured, trendsOf } from "../src/trends";
 import { slice } from "./calendar.test";
 
@@ -59,11 +59,11 @@ describe("phasesOf", () => {
     const seconds = { queued: 4, engine_start: 20, inference: 30, publish: 1, total: 60 };
     const phases = phasesOf(seconds, { load: 6, compile: 0, warm_up: 2, worker_imports: 7 });
     expect(phases.reduce((sum, phase) => sum + phase.seconds, 0)).toBeCloseTo(60);
-    expect(phases.find((phase) => phase.name === "Engine start, other")?.seconds).toBeCloseTo(5);
+    expect(phases.find((phase) => phase.name === "Rest of the engine's start")?.seconds).toBeCloseTo(5);
   });
   it("does not split what does not add up", () => {
     expect(phasesOf({ engine_start: 5 }, { load: 9 }).map((phase) => [phase.name, phase.seconds])).toEqual([
-      ["Engine start, other", 5],
+      ["Rest of the engine's start", 5],
     ]);
   });
 });
@@ -144,6 +144,6 @@ describe("states", () => {
   it("each have a colour and a mark of their own", () => {
     const looks = ORDER.map((state) => LOOKS[state]);
     expect(new Set(looks.map((look) => look.mark)).size).toBe(looks.length);
-    expect(new Set(looks.map((look) => look.color)).size).toBe(looks.length);
+    expect(new Set(ORDER.map((state) => JSON.stringify(colorsOf(state)))).size).toBe(looks.length);
   });
 });

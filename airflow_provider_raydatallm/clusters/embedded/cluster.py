@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from airflow_provider_raydatallm.clusters.base import Access, Cluster
+from airflow_provider_raydatallm.clusters.base import Access, Cluster, Holder
 from airflow_provider_raydatallm.clusters.embedded.head import (
     MIN_CPUS,
     LocalHead,
@@ -42,7 +42,7 @@ class EmbeddedCluster(Cluster):
             self._own = self._own or head_identity() or ""
         return super().identity
 
-    def acquire(self, holder: str) -> None:
+    def acquire(self, holder: Holder | None) -> None:
         with self._own_errors():
             if self._own:
                 self.check_machine()

@@ -25,6 +25,8 @@ def progress_text(progress: dict[str, Any]) -> str:
     """Such as `answering: 1,280 of 4,000 rows (32%), 210 rows/s, 9,700 tokens/s, 13 s left`."""
     if progress.get("step") == "queued":
         return f"queued: {waiting_text(progress)}"
+    if progress.get("step") == "failed":
+        return "\n".join(plain_lines(f"failed: {Failure.parse(progress.get('failure')).headline}"))
     if plan := plan_lines(progress):
         return "\n".join(plan)
     details = []
@@ -44,9 +46,7 @@ def progress_text(progress: dict[str, Any]) -> str:
         enough = f" ({workers:,} workers would be in time)" if workers else ""
         details.append(f"{progress['late_s']:,} s later than finish_by{enough}")
     step = str(progress.get("step"))
-    if step == "failed":
-        step = f"failed ({Failure.parse(progress.get('failure')).headline})"
-    elif step in _STEPS:  # another one may be a text that others wrote, with fields of its own
+    if step in _STEPS:  # another one may be a text that others wrote, with fields of its own
         step = _STEPS[step].format(holder=progress.get("holder"))
     return "\n".join(plain_lines(f"{step}: {', '.join(details)}" if details else step))
 

@@ -15,9 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-#: Error types of a row whose answer lacks its shape: it is invalid, or max_tokens cut it.
-INVALID_OUTPUT = "InvalidOutput"
-TRUNCATED_ANSWER = "TruncatedAnswer"
+from airflow_provider_raydatallm.contract.result.row_errors import TRUNCATED_ANSWER
 
 #: A section of the report.
 Section = Literal["counts", "tokens"]

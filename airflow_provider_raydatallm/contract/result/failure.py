@@ -117,7 +117,7 @@ class Failure:
     @property
     def text(self) -> str:
         """The headline and what to do, in one line."""
-        return ". ".join([self.headline, *self.advice])
+        return joined([self.headline, *self.advice])
 
     @property
     def message(self) -> str:
@@ -204,6 +204,12 @@ class Failure:
             counts=dict(_whole_numbers(counts)) if isinstance(counts, Mapping) else {},
             **texts,
         )
+
+
+def joined(sentences: Sequence[str]) -> str:
+    """One line of sentences without full stops; some end in the words of others, with a mark of their own."""
+    ended = [f"{text}{'' if text.endswith(('.', '?', '!')) else '.'}" for text in sentences[:-1]]
+    return " ".join([*ended, *sentences[-1:]])
 
 
 _UNREADABLE = "another version of the provider wrote the error, and this one cannot read it"

@@ -54,6 +54,8 @@ class _Pattern(NamedTuple):
     advice: str
 
 
+_NO_HUB = r"We couldn't connect to 'http"
+
 # fmt: off
 _CAUSES = (
     _Pattern("model",
@@ -71,7 +73,7 @@ _CAUSES = (
         r"|No such file or directory: [^\n]*(?:config\.json|\.safetensors)",
         "The model folder is incomplete: it needs config.json, the tokenizer and the weights, on every node"),
     _Pattern("transient",
-        r"We couldn't connect to 'http",
+        _NO_HUB,
         "The cluster's nodes do not reach the model hub: open the network to it, or set model_source to a "
         "folder that every node has, or to an s3:// address"),
     _Pattern("gpu_memory",
@@ -138,6 +140,13 @@ def classify(root: str) -> Failure:
     if pattern is None:
         return Failure("transient", first_line(root), cause=root)
     return Failure(pattern.kind, first_line(root), advice=(pattern.advice,), cause=root)
+
+
+def naming_model(failure: Failure, model_source: str) -> Failure:
+    """Returns a failure with the model's name, which the hub's own words may leave out."""
+    is_of_model = bool(failure.cause) and (failure.kind == "model" or re.search(_NO_HUB, failure.cause))
+    is_named = not is_of_model or model_source in failure.sentence
+    return failure if is_named else failure.about(f"the model {model_source}")
 
 
 def first_line(root: str) -> str:

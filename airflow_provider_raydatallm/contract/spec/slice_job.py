@@ -34,12 +34,7 @@ from airflow_provider_raydatallm.contract.addresses import (
 )
 from airflow_provider_raydatallm.contract.base import Contract, Group, Texts
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
-from airflow_provider_raydatallm.contract.slice_paths import (
-    SlicePaths,
-    encode_slice_key,
-    slice_folder,
-    slice_paths,
-)
+from airflow_provider_raydatallm.contract.slice_paths import SliceAddress, SlicePaths, encode_slice_key
 from airflow_provider_raydatallm.contract.spec.dialect import nested, written
 from airflow_provider_raydatallm.contract.spec.engines import AUTO, KINDS, AnyEngine
 from airflow_provider_raydatallm.contract.spec.field import (
@@ -380,9 +375,19 @@ class SliceJob(Contract):
         return None
 
     @property
+    def address(self) -> SliceAddress:
+        return SliceAddress(
+            self.output_path,
+            self.slice_key,
+            self.publish.metadata_path,
+            self.publish.quarantine_path,
+            self.trial_name,
+        )
+
+    @property
     def slice_path(self) -> str:
-        """Folder of the published slice; `slice_folder` says where it is."""
-        return slice_folder(self.output_path, self.slice_key, self.trial_name)
+        """Folder of the published slice."""
+        return self.address.slice_path
 
     @property
     def trial_name(self) -> str | None:
@@ -392,24 +397,19 @@ class SliceJob(Contract):
 
     @property
     def output_table(self) -> str:
-        """The table's folder, which holds those of its slices."""
-        return slice_folder(self.output_path, self.slice_key).rpartition("/")[0]
+        return self.address.output_table
 
     @property
     def paths(self) -> SlicePaths:
-        if self.source.max_rows is not None:  # a trial is a table of its own, with everything beside it
-            return slice_paths(self.slice_path)
-        return slice_paths(self.slice_path, self.publish.metadata_path, self.publish.quarantine_path)
+        return self.address.paths
 
     @property
     def has_tables_for_slices(self) -> bool:
-        """Whether each slice is a table of its own: `{slice}` is above the last folder."""
-        return "{slice}" in self.output_path.rstrip("/").rpartition("/")[0]
+        return self.address.has_tables_for_slices
 
     @property
     def table_paths(self) -> SlicePaths:
-        """The folders of the table that readers read as one."""
-        return self.paths if self.has_tables_for_slices else self.paths.of_table
+        return self.address.table_paths
 
     @property
     def resolved_input_path(self) -> str:

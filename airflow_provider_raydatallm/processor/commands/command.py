@@ -27,9 +27,14 @@ class IncompleteError(SliceError):
         self.result = result
 
 
-def add_command(commands: Commands, name: str, run: Command, what: str) -> argparse.ArgumentParser:
-    """Adds a command; like every other it has `--json`."""
-    command = commands.add_parser(name, help=what, description=what)
+def add_command(
+    commands: Commands, name: str, run: Command, what: str, *, alias: str | None = None
+) -> argparse.ArgumentParser:
+    """Adds a command; like every other it has `--json`.
+
+    :param alias: another name for it.
+    """
+    command = commands.add_parser(name, help=what, description=what, aliases=[alias] if alias else [])
     command.add_argument("--json", action="store_true", help="print JSON")
     command.set_defaults(run=run, nonce=None)
     return command

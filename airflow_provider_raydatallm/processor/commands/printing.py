@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from airflow_provider_raydatallm.contract.log.marked_lines import encode_line
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.log.progress_text import result_lines
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
 
 _CELL_CHARACTERS = 200
@@ -41,6 +42,24 @@ def print_report(report: Report | None, args: argparse.Namespace) -> None:
         print_json(value, indent=2)
     elif report is not None:
         say(*result_lines(report))
+
+
+def failure_lines(failure: Failure) -> list[str]:
+    """The whole record, for people who may see rows."""
+    place, log_of = failure.place, f" of {failure.log_of}" if failure.log_of else ""
+    row = None if place.row is None else f"row {place.row + 1:,}"
+    at = [place.file, row, place.column and f"column {place.column!r}", place.worker, place.node]
+    where = ", ".join(filter(None, at))
+    counts = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in failure.counts.items() if n)
+    return [
+        failure.headline,
+        *(f"Advice: {advice}" for advice in failure.advice),
+        *([f"Where: {where}"] if where else ()),
+        *([f"Rows: {counts}"] if counts else ()),
+        *(failure.cause.split("\n") if failure.cause not in failure.sentence else ()),
+        *failure.frames,
+        *([f"Last lines of the log{log_of}:", *failure.log] if failure.log else ()),
+    ]  # fmt: skip
 
 
 def number_text(value: Any) -> str:

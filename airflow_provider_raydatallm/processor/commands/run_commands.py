@@ -16,7 +16,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.processor.commands.command import Commands, add_nonce, days
 from airflow_provider_raydatallm.processor.commands.printing import print_json, print_report, say
-from airflow_provider_raydatallm.processor.commands.spec_file import add_spec_command, load_spec
+from airflow_provider_raydatallm.processor.commands.spec_file import add_spec_command, spec_of
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.metrics.spans import RunSpans
@@ -78,7 +78,7 @@ def _run_slice(args: argparse.Namespace, spans: RunSpans, changes: dict[str, Any
         _print_progress(args.nonce, progress)
 
     try:
-        job = load_spec(args.spec)
+        job = spec_of(args)
         job = job.changed(limits={"queue": max(job.limits.queue - args.waited, 1.0)}, **changes)
         start_log(job.slice_key)
         spans.begin(job.slice_key)
@@ -123,7 +123,7 @@ def _stage(args: argparse.Namespace) -> int:
         raise SliceError("--keep-days 0 would have the next gc remove what is staged", kind="input")
     os.environ.setdefault("RAY_LOG_TO_DRIVER", "0")
     stop_on_sigterm()
-    job = load_spec(args.spec)
+    job = spec_of(args)
     start_log(job.slice_key)
     try:
         with _stdout_for_results(args):

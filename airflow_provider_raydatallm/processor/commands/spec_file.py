@@ -13,6 +13,8 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.contract.spec_problems import describe_problems
 from airflow_provider_raydatallm.processor.commands.command import Command, Commands, add_command
 
+_EXPORT = "Export a task's with `airflow ray-llm spec DAG TASK DATE > spec.json`"
+
 
 def add_spec_command(commands: Commands, name: str, run: Command, what: str) -> argparse.ArgumentParser:
     """Adds a command about the slice of a spec."""
@@ -20,7 +22,29 @@ def add_spec_command(commands: Commands, name: str, run: Command, what: str) -> 
     command.add_argument(
         "spec", metavar="SPEC", help="JSON file of a slice's job: a path, a URL, or package:NAME"
     )
+    command.add_argument("others", nargs="*", default=[], help=argparse.SUPPRESS)
+    command.set_defaults(job=None)
     return command
+
+
+def spec_of(args: argparse.Namespace) -> SliceJob:
+    """Returns the job of a command's spec, which is read once.
+
+    :raises SliceError: when there is no such spec, or it is not valid.
+    """
+    if args.others:
+        given = " ".join([args.spec, *args.others])
+        raise SliceError(
+            f"`{args.command}` takes one argument, a spec, and {given} is given", kind="input", advice=_EXPORT
+        )
+    args.job = args.job or load_spec(args.spec)
+    job: SliceJob = args.job
+    return job
+
+
+def is_spec(source: str) -> bool:
+    """Whether an argument that names a table or a spec is a spec."""
+    return source.endswith(".json") or source.startswith("package:")
 
 
 def load_spec(source: str) -> SliceJob:
@@ -37,7 +61,11 @@ def load_spec(source: str) -> SliceJob:
     except SliceError:
         raise
     except FileNotFoundError as e:  # a store's has no text but the path
-        raise SliceError(f"cannot read the spec {source}: there is no such file", kind="input") from e
+        raise SliceError(
+            f"cannot read the spec {source}: there is no such file", kind="input", advice=_EXPORT
+        ) from e
+    except IsADirectoryError as e:
+        raise SliceError(f"{source} is a folder, and no spec", kind="input", advice=_EXPORT) from e
     except Exception as e:  # stores fail with errors of many types
         raise SliceError(f"cannot read the spec {source}: {e}", kind="input") from e
     try:

@@ -1,5 +1,4 @@
-"""`versions`, `commit`, `discard`, `restore` and `gc`: what a slice has beside its newest version, without a
-run."""
+"""`versions`, `files`, `commit`, `discard`, `restore` and `gc`: the versions of a slice, without a run."""
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.slice_paths import SLICE
 from airflow_provider_raydatallm.processor.commands.command import Commands, IncompleteError, days
 from airflow_provider_raydatallm.processor.commands.printing import (
     cell_text,
@@ -17,34 +17,55 @@ from airflow_provider_raydatallm.processor.commands.printing import (
     print_json,
     say,
 )
-from airflow_provider_raydatallm.processor.commands.spec_file import add_spec_command, load_spec
+from airflow_provider_raydatallm.processor.commands.table_argument import (
+    add_slice_command,
+    add_table_command,
+    slice_address,
+)
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.processor.store.versions import Version
 
 
 def add_version_commands(commands: Commands) -> None:
-    add_spec_command(
+    add_slice_command(
         commands,
         "versions",
         _versions,
         "list the versions of a slice that can be read or restored, the newest first, and staged ones",
     )
-    commit = add_spec_command(
+    add_slice_command(
+        commands, "files", _files, "list the published files of a slice, of one version and no other"
+    )
+    commit = add_slice_command(
         commands, "commit", _commit, "publish a staged version of a slice, without a run"
     )
-    discard = add_spec_command(
+    discard = add_slice_command(
         commands, "discard", _discard, "discard a staged version of a slice; its finished rows are kept"
     )
     for command in (commit, discard):
         command.add_argument(
             "staged", metavar="NAME", nargs="?", help="as `versions` lists it; by default the only one"
         )
-    restore = add_spec_command(commands, "restore", _restore, "publish a kept version of a slice again")
-    restore.add_argument("version", type=int, metavar="VERSION", help="its number, as `versions` lists it")
-    gc = add_spec_command(commands, "gc", _gc, "remove what abandoned runs left in the slices of the table")
+    restore = add_slice_command(commands, "restore", _restore, "publish a kept version of a slice again")
+    restore.add_argument(
+        "version", type=_version_number, metavar="VERSION", help="its number, as `versions` lists it"
+    )
+    for command in (commit, restore):
+        command.add_argument(
+            "--accept-columns", action="store_true", help="also if the table's other slices have others"
+        )
+    gc = add_table_command(
+        commands, "gc", _gc, "remove what abandoned runs left in the slices of a table, and in its trials"
+    )
     gc.add_argument("--days", type=days, default=7, help="unchanged for this long (default: 7)")
     gc.add_argument("--dry-run", action="store_true", help="only show what would be removed")
+
+
+def _version_number(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is no version: give OUTPUT SLICE VERSION, such as 3")
+    return int(text)
 
 
 def _versions(args: argparse.Namespace) -> int:
@@ -52,18 +73,35 @@ def _versions(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.sinks.reading import kept_versions
     from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
-    folders = SliceFolders.open(load_spec(args.spec).paths)
+    folders = SliceFolders.open(slice_address(args).paths)
     versions = [_entry(version) for version in kept_versions(folders)]
     staged = staged_listing(folders)
+    if not (versions or staged):
+        raise SliceError(
+            f"nothing is published or staged in {folders.table.url}",
+            kind="input",
+            advice="`show` says what a run left of it",
+        )
     if args.json:
         print_json([*versions, *staged])
         return 0
     say(*(f"{v['version']}  {cell_text(v['published_at'])}  {_figures(v)}" for v in versions))
-    if not versions:
-        say("nothing is published")
-    for s in staged:
-        known = "" if s["fingerprint"] is None else f"  {cell_text(s['staged_at'])}  {_figures(s)}"
-        say(f"staged {s['staged']}{known}" + (f": {s['problem']}" if s["problem"] else ""))
+    say(*map(staged_text, staged))
+    return 0
+
+
+def _files(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.sinks.reading import published_files
+
+    of = slice_address(args)
+    try:
+        paths = published_files(of.slice_path, metadata_path=of.paths.metadata.rpartition("/")[0])
+    except FileNotFoundError as e:
+        raise SliceError(str(e), kind="input") from e
+    if args.json:
+        print_json(paths)
+    else:
+        say(*paths)
     return 0
 
 
@@ -85,10 +123,16 @@ def _figures(entry: Mapping[str, Any]) -> str:
     return f"{rows} rows, {quarantined} quarantined  {question}"
 
 
+def staged_text(staged: Mapping[str, Any]) -> str:
+    """An entry of `staged_listing`, in one line."""
+    known = "" if staged["fingerprint"] is None else f"  {cell_text(staged['staged_at'])}  {_figures(staged)}"
+    return f"staged {staged['staged']}{known}" + (f": {staged['problem']}" if staged["problem"] else "")
+
+
 def _commit(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.publish.staged_commands import commit_for_people
 
-    version = commit_for_people(load_spec(args.spec), args.staged)
+    version = commit_for_people(slice_address(args), args.staged, accepts_change=args.accept_columns)
     name = version.body["staged_version"]
     if args.json:
         print_json({"committed": name, "published_version": version.number})
@@ -100,7 +144,7 @@ def _commit(args: argparse.Namespace) -> int:
 def _discard(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.publish.staged_commands import discard_for_people
 
-    name = discard_for_people(load_spec(args.spec), args.staged)
+    name = discard_for_people(slice_address(args), args.staged)
     if args.json:
         print_json({"discarded": name})
     else:
@@ -111,7 +155,7 @@ def _discard(args: argparse.Namespace) -> int:
 def _restore(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.publish.restore import restore_version
 
-    version = restore_version(load_spec(args.spec), args.version)
+    version = restore_version(slice_address(args), args.version, accepts_change=args.accept_columns)
     if args.json:
         print_json({"restored": args.version, "published_version": version.number})
     else:
@@ -121,21 +165,24 @@ def _restore(args: argparse.Namespace) -> int:
 
 def _gc(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
+    from airflow_provider_raydatallm.processor.tables.listing import find_slices, nothing_in
 
     leftovers: list[dict[str, Any]] = []
     staying: dict[str, Failure] = {}
-    for found in find_leftovers(load_spec(args.spec), args.days):
+    for found in find_leftovers(slice_address(args, SLICE), args.days):
         verb = "would remove" if args.dry_run else "removed"
         where = found.folders.metadata.url
         try:
-            if not args.dry_run:
-                remove_leftovers(found.folders, args.days)
+            if not (args.dry_run or remove_leftovers(found, args.days)):
+                continue  # a run is at work there now
         except SliceError as e:  # of this slice alone
             staying[where] = e.failure.about(f"what runs left in {where} stays")
             continue
         leftovers.append({"folder": where, "age_days": round(found.age_days, 1)})
         if not args.json:
             say(f"{verb} what runs left in {where}, {found.age_days:.1f} days old")
+    if not leftovers and next(find_slices(args.output, args.metadata_path), None) is None:
+        raise nothing_in(args.output, args.metadata_path)
     result = {"removed": not args.dry_run, "leftovers": leftovers}
     if staying:
         first, *others = staying.values()

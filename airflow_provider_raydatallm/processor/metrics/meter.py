@@ -12,8 +12,6 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.counters import (
     COUNTERS,
-    INVALID_OUTPUT,
-    TRUNCATED_ANSWER,
     Counter,
 )
 from airflow_provider_raydatallm.contract.result.report import (
@@ -24,6 +22,7 @@ from airflow_provider_raydatallm.contract.result.report import (
     Throughput,
     WorkerShare,
 )
+from airflow_provider_raydatallm.contract.result.row_errors import INVALID_OUTPUT, TRUNCATED_ANSWER
 from airflow_provider_raydatallm.processor.metrics.history import RunHistory
 from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSample, NodeUsage
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from airflow_provider_raydatallm.contract.result.failure_patterns import naming_model
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.metrics import prometheus
 from airflow_provider_raydatallm.processor.ray_runtime.driver import process_log
@@ -65,7 +66,8 @@ class ProgressReporter:
         if error is not None:
             if self.latest is not None:
                 self._progress = {**self._progress, **self.latest()}
-            failure = replace(root_error(error, process_log), counts=_counts(self._progress))
+            failure = naming_model(root_error(error, process_log), self._job.model_source)
+            failure = replace(failure, counts=_counts(self._progress))
             with contextlib.suppress(Exception):  # for whoever reports it, and need not read the log again
                 error.failure, error.log = failure, None  # type: ignore[attr-defined]
             self._progress = {**self._progress, "step": "failed", "failure": failure.to_json()}

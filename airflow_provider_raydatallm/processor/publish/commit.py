@@ -20,9 +20,8 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from airflow_provider_raydatallm import __version__
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.result.errors import StorageError
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
-from airflow_provider_raydatallm.processor.publish.slice_checks import refuse_other_instant
 from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
@@ -32,10 +31,16 @@ from airflow_provider_raydatallm.processor.store.column_agreement import (
     ColumnsChangedError,
     table_metadata,
 )
-from airflow_provider_raydatallm.processor.store.file_names import PLAN_BYTES, PLANS, STAGED, renumbered_file
-from airflow_provider_raydatallm.processor.store.lease import Lease
+from airflow_provider_raydatallm.processor.store.file_names import (
+    PLAN_BYTES,
+    STAGED,
+    plan_of_staged,
+    renumbered_file,
+)
+from airflow_provider_raydatallm.processor.store.lease import Lease, newest_epoch
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
+    STAGE_ANEW,
     StagedVersion,
     StagedVersionError,
     document_name,
@@ -72,25 +77,29 @@ class OtherColumnsError(UnusableError):
 
 def commit(
     folders: SliceFolders,
-    job: SliceJob,
+    slice_key: str,
     staged: StagedVersion,
     known: ColumnAgreement | None = None,
     lease: Lease | None = None,
+    *,
+    accepts_change: bool = False,
 ) -> Version:
     """Publishes a staged version and has the table show it.
 
-    :param job: says of which slice it is, and whether the table's columns may change with it: a document that
-        others can write decides neither.
+    :param slice_key: of the slice, and `accepts_change`: whether the table's columns may change with it. A
+        document that others can write decides neither.
     :param lease: of the run that publishes it; None for a command.
     :param known: the table's columns, as a process knows them that has just staged this version.
     :raises PublishedByOthersError: when somebody else published it.
     :raises SupersededError: when another version was published since it was staged.
-    :raises UnusableError: when its files or its document are gone, or the table has other columns now.
+    :raises UnusableError: when its files or its document are gone, its document says what no run did, or the
+        table has other columns now.
     """
     if known is None:
-        _check_slice_of(job, staged)
+        _check_slice_of(slice_key, staged)
+        _check_epoch(folders, staged)
         _check_files(folders, staged)
-    _confirm_columns(folders, job, staged, known)
+    _confirm_columns(folders, slice_key, staged, known, accepts_change=accepts_change)
     version = _put(folders, staged, staged.number, lease) if known is not None else None
     others = None
     while version is None and others is None:
@@ -115,6 +124,7 @@ def check_waits(folders: SliceFolders, staged: StagedVersion) -> None:
     used up: then it is not known whether its files stay."""
     if not staged.is_held:
         raise UnusableError(f"{staged.name} of {folders.table.url} is not held: it is staged anew")
+    _check_epoch(folders, staged)
     _check_files(folders, staged)
     if _decide(folders, staged) != staged.number:
         raise UnusableError(
@@ -207,7 +217,12 @@ def _put(folders: SliceFolders, staged: StagedVersion, number: int, lease: Lease
 
     :raises UnusableError: when its files or its document are gone.
     """
-    body = staged.version.body if number == staged.number else _copy(folders, staged, number)
+    try:
+        body = staged.version.body if number == staged.number else _copy(folders, staged, number)
+    except StorageError:
+        if Commits.list(folders.metadata).highest < number:
+            raise
+        return None  # who shows that version removes the copies while they are made
     # After the number was chosen: who discards it uses the open number up after that.
     if number != staged.number and read_staged(folders, staged.name) is None:
         raise UnusableError(f"{staged.name} of {folders.table.url} was discarded meanwhile")
@@ -237,14 +252,24 @@ def _decide(folders: SliceFolders, staged: StagedVersion) -> Version | int:
         ) from e
 
 
-def _check_slice_of(job: SliceJob, staged: StagedVersion) -> None:
-    """:raises UnusableError: when it is another slice's, or another date's."""
-    body = staged.version.body
-    refuse_other_instant(job, staged.version)
-    if body.get("slice_key") != job.slice_key:
+def _check_slice_of(slice_key: str, staged: StagedVersion) -> None:
+    """:raises UnusableError: when it is another slice's."""
+    own = staged.version.body.get("slice_key")
+    if own != slice_key:
+        raise UnusableError(f"{staged.name} of {staged.table} is of slice {own!r}, and this is {slice_key!r}")
+
+
+def _check_epoch(folders: SliceFolders, staged: StagedVersion) -> None:
+    """:raises UnusableError: when no run had its epoch: the next one's would be above it, and there may be
+    none."""
+    metadata = folders.metadata
+    # In this order: a run that publishes removes its lease after that.
+    newest = max(newest_epoch(metadata), versions.epoch(metadata))
+    if staged.version.epoch > newest:
         raise UnusableError(
-            f"{staged.name} of {staged.table} is of slice {body.get('slice_key')!r}, and this is "
-            f"{job.slice_key!r}"
+            f"{staged.name} of {folders.table.url} says that it is of epoch {staged.version.epoch}, and the "
+            f"newest that a run had is {newest}: it cannot be published, and nothing is",
+            advice=STAGE_ANEW,
         )
 
 
@@ -282,7 +307,7 @@ def _missing(folders: SliceFolders, staged: StagedVersion) -> str | None:
 def _gone(folders: SliceFolders, what: str) -> UnusableError:
     return UnusableError(
         f"{what}: the staged version of {folders.table.url} cannot be published, and nothing is",
-        advice="Run the slice again, which stages it anew from its finished rows",
+        advice=STAGE_ANEW,
     )
 
 
@@ -293,7 +318,7 @@ def _copy(folders: SliceFolders, staged: StagedVersion, number: int) -> dict[str
     """
     version = staged.version
     name = f"{number:06}-{uuid.uuid4().hex[:8]}"
-    plan = f"{PLANS}/plan-{name}.json"
+    plan = plan_of_staged(name)
 
     def copies(files: tuple[PublishedFile, ...]) -> list[dict[str, object]]:
         result = []
@@ -322,13 +347,17 @@ def _copy(folders: SliceFolders, staged: StagedVersion, number: int) -> dict[str
 
 
 def _confirm_columns(
-    folders: SliceFolders, job: SliceJob, staged: StagedVersion, known: ColumnAgreement | None
+    folders: SliceFolders,
+    slice_key: str,
+    staged: StagedVersion,
+    known: ColumnAgreement | None,
+    *,
+    accepts_change: bool,
 ) -> None:
     """:raises UnusableError: when another slice published other columns since this version was staged."""
-    accepts_change = job.publish.on_schema_change == "accept"
     try:
         ColumnAgreement.read(table_metadata(folders), known).agree(
-            job.slice_key, staged.columns, accepts_change=accepts_change, is_published=True
+            slice_key, staged.columns, accepts_change=accepts_change, is_published=True
         )
     except ColumnsChangedError as e:
         raise OtherColumnsError(

@@ -1,28 +1,30 @@
 """Removes what abandoned runs left: checkpoints, leases and staged files of slices that no run continues.
 
-A run that was judged dead and wakes up later loses time, never rows: before anything is removed, a void
-commit uses up the number under which it could publish, so that it decides again and finds what is missing.
+It works under the slice's lease, and looks again once it holds it: a run that began meanwhile keeps what it
+continues. A run that was judged dead and wakes up later loses time, never rows: before anything is removed, a
+void commit uses up the number under which it could publish, so that it decides again and finds what is
+missing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 from urllib.parse import unquote
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.slice_paths import slice_paths, slice_template
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.slice_paths import SliceAddress, slice_paths, slice_template
 from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.probe import PROBE
 from airflow_provider_raydatallm.processor.storage.store import is_scratch, modified_at
-from airflow_provider_raydatallm.processor.store import lease, versions
+from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
     PROGRESS,
@@ -30,6 +32,14 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     number_of_staged,
     staged_of_document,
 )
+from airflow_provider_raydatallm.processor.store.lease import (
+    LEASE,
+    STALE_SECONDS,
+    LeaseHolder,
+    LeaseLostError,
+    read_holder,
+)
+from airflow_provider_raydatallm.processor.store.leftovers import lease_to_tidy
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.slice_listing import find_folders
@@ -44,72 +54,103 @@ logger = logging.getLogger(__name__)
 
 _THREADS = 16
 #: Of a slice's metadata, what a run needs that has not published yet.
-_OF_RUNS = (f"{CHECKPOINT}/", f"{lease.LEASE}/", f"{STAGED_VERSIONS}/", PROGRESS)
+_OF_RUNS = (f"{CHECKPOINT}/", f"{LEASE}/", f"{STAGED_VERSIONS}/", PROGRESS)
 
 
 @dataclass(frozen=True)
 class Leftovers:
-    """What runs left in one slice, and the days since the newest of it changed."""
+    """What runs left in one slice, and the days since the newest of it changed.
+
+    :ivar dead: the last holder of the slice's lease, whose beat was watched.
+    """
 
     folders: SliceFolders
     age_days: float
+    slice_key: str
+    dead: LeaseHolder | None = None
+
+    def is_dead(self, holder: LeaseHolder) -> bool:
+        """Whether a holder is the one that was watched, and has not beaten since."""
+        return self.dead is not None and self.dead.is_same_beat(holder)
 
 
-def find_leftovers(job: SliceJob, days: float, stale_seconds: float = lease.STALE_SECONDS) -> list[Leftovers]:
-    """Finds slices of the job's table, and of its trials, in which runs left files that have not changed for
+def find_leftovers(of: SliceAddress, days: float, stale_seconds: float = STALE_SECONDS) -> list[Leftovers]:
+    """Finds slices of a slice's table, and of its trials, in which runs left files that have not changed for
     `days`. Slices on which a run is at work are not among them, nor those whose metadata cannot be read.
 
     :param stale_seconds: for how long a holder's beat is watched before it counts as dead.
     :raises SliceError: when their folders are another table's.
     """
-    slices = [*_list_slices(job), *_list_slices(job, "{trial}")]
+    trials = (None, "{trial}") if of.trial is None else (of.trial,)
+    slices = [one for trial in trials for one in _list_slices(of, trial)]
     folders = [SliceFolders.open(one.paths) for one in slices]
     with ThreadPoolExecutor(_THREADS) as pool:
         ages = list(pool.map(partial(_age_if_readable, days), slices, folders))
         old = [
-            (one, Leftovers(f, age))
+            (one, Leftovers(f, age, one.slice_key))
             for one, f, age in zip(slices, folders, ages, strict=True)
             if age is not None and age >= days
         ]
         for of_table in {one.table_paths: one for one, _ in old}.values():
             check_folders(of_table)
         stores = [found.folders.metadata for _, found in old]
-        holders = list(pool.map(lease.read_holder, stores))
+        holders = list(pool.map(read_holder, stores))
         if any(holders):
             time.sleep(stale_seconds)
-        beats = list(pool.map(lease.read_holder, stores))
+        beats = list(pool.map(read_holder, stores))
     return [
-        found
+        replace(found, dead=now)
         for (_, found), before, now in zip(old, holders, beats, strict=True)
-        if now is None
-        or (before is not None and (before.epoch, before.beat_bytes) == (now.epoch, now.beat_bytes))
+        if now is None or (before is not None and before.is_same_beat(now))
     ]
 
 
-def remove_leftovers(folders: SliceFolders, days: float = 0) -> None:
+def remove_leftovers(found: Leftovers, days: float = 0) -> bool:
     """Voids the slice's open number, then removes the files of runs that can no longer publish, and staged
     versions that are too old. Those that are not keep their files and rows.
 
     :param days: as of `find_leftovers`.
+    :return: whether it did: not when a run is at work by now, or has been since they were found.
     :raises SliceError: when its newest commit cannot be read; then nothing is changed.
     """
+    folders = found.folders
     if _is_probe(folders):
         folders.metadata.remove("")
-        return
-    versions.newest_version(folders.metadata)  # raises before anything is changed
-    staged = folders.staging.tree(STAGED)  # what is staged later may be a live run's
-    checkpoints = folders.metadata.names(CHECKPOINT)
+        return True
+    versions.newest_version(folders.metadata)  # these raise before anything is changed
+    folders.metadata.names(CHECKPOINT)
+    lease = lease_to_tidy(folders, found.slice_key, found.is_dead)
+    if lease is None:
+        return False
+    with contextlib.closing(lease):
+        age = _age_days(folders, days, besides=f"{LEASE}/")
+        if age is not None and age < days:
+            return False
+        staged, files = folders.staging.tree(STAGED), folders.metadata.tree("")
+        try:
+            lease.check()  # what is written from here on, whoever holds it, is not among these
+        except LeaseLostError:
+            return False
+        _remove_listed(folders, staged, files, days)
+    return True
+
+
+def _remove_listed(folders: SliceFolders, staged: list[str], files: list[str], days: float) -> None:
+    """
+    :param staged: paths below the folder of staged files.
+    :param files: paths below the slice's metadata.
+    """
+    metadata = folders.metadata
     for name in KeptStaged.list(folders, days).too_old:
-        remove_document(folders.metadata, name)  # before the void: who commits it looks for it until then
-    epoch = holder.epoch if (holder := lease.read_holder(folders.metadata, released=True)) is not None else 0
+        remove_document(metadata, name)  # before the void: who commits it looks for it until then
     while True:
         try:
-            number = next_number(folders, Commits.list(folders.metadata).newest_number())
+            number = next_number(folders, Commits.list(metadata).newest_number())
         except NumberTakenError:
             continue
-        if versions.void(folders.metadata, number, "gc removed what an abandoned run left"):
+        if versions.void(metadata, number, "gc removed what an abandoned run left"):
             break
-    newest = versions.newest_version(folders.metadata)
+    newest = versions.newest_version(metadata)
     kept = KeptStaged.list(folders, days)  # after the void: who stages looks for it after its document
     for name in staged:
         of = number_of_staged(name)
@@ -117,17 +158,18 @@ def remove_leftovers(folders: SliceFolders, days: float = 0) -> None:
         if is_old and name.partition("/")[0] not in kept.names:
             folders.staging.remove_file(f"{STAGED}/{name}")
             folders.staging.remove_empty(f"{STAGED}/{name.partition('/')[0]}")
-    for name in checkpoints:
-        if kept.counts(name):
-            continue
-        folders.metadata.remove(f"{CHECKPOINT}/{name}")
-    folders.metadata.remove_empty(CHECKPOINT)
-    folders.metadata.remove(PROGRESS)
-    for name in folders.metadata.tree(""):
-        if is_scratch(name):
-            folders.metadata.remove_file(name)
-    if not kept.names:  # else the next run's epoch is higher than that of the rows that stay
-        lease.remove_leases(folders.metadata, epoch)
+    metadata.remove_all([name for name in files if _is_leftover(name, kept)])
+    for name in metadata.names(CHECKPOINT):
+        metadata.remove_empty(f"{CHECKPOINT}/{name}")
+    metadata.remove_empty(CHECKPOINT)
+
+
+def _is_leftover(name: str, kept: KeptStaged) -> bool:
+    """Whether a path in a slice's metadata is of a run's rows or progress, or half written."""
+    folder, _, rest = name.partition("/")
+    if folder == CHECKPOINT:
+        return not kept.counts(rest.partition("/")[0])
+    return name == PROGRESS or is_scratch(name)
 
 
 def _is_probe(folders: SliceFolders) -> bool:
@@ -135,49 +177,53 @@ def _is_probe(folders: SliceFolders) -> bool:
     return folders.metadata.url.rpartition("/")[2].startswith(PROBE)
 
 
-def _list_slices(job: SliceJob, trial: str | None = None) -> list[SliceJob]:
-    """Jobs of the slices that have metadata; with "{trial}", of all trials."""
-    metadata_path = job.publish.metadata_path if trial is None else None
-    template = slice_paths(slice_template(job.output_path, trial), metadata_path).metadata
+def _list_slices(of: SliceAddress, trial: str | None) -> list[SliceAddress]:
+    """Those of a table that have metadata; with "{trial}", of all its trials."""
+    metadata_path = of.metadata_path if trial is None else None
+    template = slice_paths(slice_template(of.output_path, trial), metadata_path).metadata
     return [
-        job.changed(
-            source={"max_rows": None if trial is None else 1, "trial": fields.get("trial")}
-        ).model_copy(update={"slice_key": unquote(fields["slice"])})
+        replace(of, slice_key=unquote(fields["slice"]), trial=fields.get("trial", trial))
         for fields in find_folders(template)
     ]
 
 
-def _is_of_key(job: SliceJob, folders: SliceFolders) -> bool:
+def _is_of_key(of: SliceAddress, folders: SliceFolders) -> bool:
     """Whether a folder's run or version says so: "sales-b-2026-01-31", the slice of "sales-b-{slice}", has a
     name as a slice of "sales-{slice}" has."""
-    holder = lease.read_holder(folders.metadata, released=True)
+    holder = read_holder(folders.metadata, released=True)
     key = holder.slice_key if holder is not None else None
     if key is None and (version := versions.newest_version(folders.metadata)) is not None:
         key = version.body.get("slice_key")
-    return key is None or key == job.slice_key
+    return key is None or key == of.slice_key
 
 
-def _age_if_readable(days: float, job: SliceJob, folders: SliceFolders) -> float | None:
+def _age_if_readable(days: float, of: SliceAddress, folders: SliceFolders) -> float | None:
     try:
         age = _age_days(folders, days)
-        return age if age is None or _is_of_key(job, folders) else None
+        return age if age is None or _is_of_key(of, folders) else None
     except SliceError as e:
         logger.warning("What runs left in %s stays: %s", folders.metadata.url, e)
         return None
 
 
-def _age_days(folders: SliceFolders, days: float) -> float | None:
+def _age_days(folders: SliceFolders, days: float, *, besides: str | None = None) -> float | None:
     """Days since a run of the slice last wrote what a finished slice does not have; None where there is none.
-    Staged versions that are not too old count as if they were published, with their files and rows."""
+    Staged versions that are not too old count as if they were published, with their files and rows.
+
+    :param besides: how names begin that do not count.
+    """
     details = folders.metadata.details()
     is_staged = any(name.startswith(f"{STAGED_VERSIONS}/") for name in details)
     kept = KeptStaged.list(folders, days) if is_staged else KeptStaged()
     times = [
         at
         for name, at in _changes(details)
-        if is_scratch(name)
-        or _is_probe(folders)
-        or (name.startswith(_OF_RUNS) and not _is_of_staged(kept, name))
+        if not (besides and name.startswith(besides))
+        and (
+            is_scratch(name)
+            or _is_probe(folders)
+            or (name.startswith(_OF_RUNS) and not _is_of_staged(kept, name))
+        )
     ]
     highest, sink = Commits.list(folders.metadata).highest, open_sink(folders)
     for name, at in _changes(folders.staging.details(STAGED)):

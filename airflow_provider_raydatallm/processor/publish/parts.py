@@ -22,12 +22,15 @@ import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.result.counters import (
     COUNTERS,
-    INVALID_OUTPUT,
-    TRUNCATED_ANSWER,
     Counter,
 )
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Place
+from airflow_provider_raydatallm.contract.result.row_errors import (
+    INVALID_OUTPUT,
+    PROMPT_TOO_LONG,
+    TRUNCATED_ANSWER,
+)
 from airflow_provider_raydatallm.processor.columns import (
     COUNT_FIELDS,
     ERROR_FIELDS,
@@ -39,7 +42,6 @@ from airflow_provider_raydatallm.processor.input.publishable import as_published
 from airflow_provider_raydatallm.processor.input.types.convert import empty_table
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
 from airflow_provider_raydatallm.processor.publish.value_counts import count_labels, count_reasons
-from airflow_provider_raydatallm.processor.request.answers.parser import PROMPT_TOO_LONG
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.file_names import file_name
 from airflow_provider_raydatallm.processor.store.fragment_reader import (

@@ -21,13 +21,13 @@ _SAMPLED_FRAGMENTS = 20
 
 
 class Summary(NamedTuple):
-    """:ivar kinds: counts, such as "12 KeyError, 1 ValueError".
+    """:ivar reasons: how many rows have each type of error, among those that were looked at.
     :ivar examples: the first error of each kind, which may quote its row.
     :ivar frames: lines of the user's own code that raised the examples.
     :ivar place: of the first example.
     """
 
-    kinds: str
+    reasons: Counter[str]
     examples: tuple[str, ...]
     frames: tuple[str, ...]
     place: Place
@@ -62,12 +62,13 @@ def summarize_quarantine(
     lines: dict[str, str | None] = {}
     places: dict[str, Place] = {}
     for (unit, offset), (kind, error) in errors.items():
-        examples.setdefault(kind, f"{plan.locate(unit, offset)}: {kind}: {error}")
+        why = error if error.startswith(kind) else f"{kind}: {error}"
+        examples.setdefault(kind, f"{plan.locate(unit, offset)}: {why}")
         lines.setdefault(kind, users_line(error))
         places.setdefault(kind, plan.place_in(plan.units[unit], offset))
     most = kinds.most_common(3)
     return Summary(
-        ", ".join(f"{n:,} {kind}" for kind, n in most),
+        kinds,
         tuple(examples[kind] for kind, _ in most),
         tuple(dict.fromkeys(f"at {line}" for kind, _ in most if (line := lines[kind]))),
         places[most[0][0]] if most else Place(),

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.slice_paths import SliceAddress
 from airflow_provider_raydatallm.processor.publish.commit import put_commit
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
@@ -29,15 +29,16 @@ from airflow_provider_raydatallm.processor.store.versions import (
 )
 
 
-def restore_version(job: SliceJob, number: int) -> Version:
+def restore_version(of: SliceAddress, number: int, *, accepts_change: bool = False) -> Version:
     """Publishes the files of an older version as a new one, and returns it. A run that is at work on the
     slice decides again when it comes to publish.
 
+    :param accepts_change: whether it may have other columns than the table's other slices.
     :raises SliceError: when that version is not kept or has other columns than the table's other slices, the
         folders are another table's, or another run publishes at the same time.
     """
-    check_folders(job)
-    folders = SliceFolders.open(job.paths)
+    check_folders(of)
+    folders = SliceFolders.open(of.paths)
     kept = kept_versions(folders)
     old = next((v for v in kept if v.number == number), None)
     if old is None:
@@ -75,7 +76,8 @@ def restore_version(job: SliceJob, number: int) -> Version:
             "plan": plan,
         }
         if old.files:
-            _agree_on_columns(job, folders, _columns_of(places[old.files[0]]))
+            columns = _columns_of(places[old.files[0]])
+            _agree_on_columns(folders, of.slice_key, columns, accepts_change=accepts_change)
         body["epoch"] = max(v.epoch for v in kept)  # the next lease's is higher
         body["report"] = {**old.body["report"], "published_version": new}
         folders.metadata.place(folders.metadata, old.plan, plan)
@@ -91,12 +93,13 @@ def restore_version(job: SliceJob, number: int) -> Version:
     return version
 
 
-def _agree_on_columns(job: SliceJob, folders: SliceFolders, columns: list[pa.Field]) -> None:
+def _agree_on_columns(
+    folders: SliceFolders, slice_key: str, columns: list[pa.Field], *, accepts_change: bool
+) -> None:
     table = TableColumns.read(table_metadata(folders))
     answers = [field for field in columns if field.name in table.answers]
     inputs = pa.schema([field for field in columns if field.name not in table.answers])
-    accepts = job.publish.on_schema_change == "accept"
-    table.agree(job.slice_key, inputs, answers, accepts_change=accepts, is_published=True)
+    table.agree(slice_key, inputs, answers, accepts_change=accepts_change, is_published=True)
 
 
 def _columns_of(file: tuple[Store, str]) -> list[pa.Field]:

@@ -4,8 +4,11 @@ whether what is there is this slice's. Neither Arrow nor Ray is imported, for th
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
+from dataclasses import replace
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
+from airflow_provider_raydatallm.contract.slice_paths import SliceAddress
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.sinks.base import DamagedVersionError
@@ -23,16 +26,17 @@ _RENAMED = (
 )
 
 
-def check_slice(job: SliceJob, folders: SliceFolders) -> None:
+def check_shown(folders: SliceFolders) -> None:
+    """Makes the table show the newest version, unless its files are damaged.
+
+    :raises SliceError: when no run would publish there: the newest commit is damaged or lost, or the folder
+        holds files of others.
     """
-    :raises SliceError: when no run would publish there: the newest commit is damaged or lost, the folder
-        holds files of others, or its date is published under another name, or another date under its name.
-    """
-    version, _ = find_published(job, folders)
-    if version is None:
-        refuse_another_name(job)
-    else:
-        refuse_other_instant(job, version)
+    try:
+        if reconcile(folders) is None:
+            refuse_foreign_files(folders)
+    except DamagedVersionError as e:
+        logger.warning("%s: the next version replaces it", log_text(e))
 
 
 def find_published(job: SliceJob, folders: SliceFolders) -> tuple[Version | None, int]:
@@ -108,14 +112,13 @@ def refuse_other_instant(job: SliceJob, version: Version) -> None:
         )
 
 
-def refuse_another_name(job: SliceJob) -> None:
+def refuse_another_name(of: SliceAddress, instant: str | None, other_keys: Iterable[str]) -> None:
     """Two slices of one instant would be rows that are there twice, and paid for twice."""
-    for key in job.other_slice_keys:
-        paths = job.model_copy(update={"slice_key": key}).paths
-        version = versions.newest_version(SliceFolders.open(paths).metadata)
-        if version is not None and version.body.get("slice_instant") == job.slice_instant:
+    for key in other_keys:
+        version = versions.newest_version(SliceFolders.open(replace(of, slice_key=key).paths).metadata)
+        if version is not None and version.body.get("slice_instant") == instant:
             raise SliceError(
-                f"slice {job.slice_key!r} is of {job.slice_instant}, which is published as {key!r}: the "
+                f"slice {of.slice_key!r} is of {instant}, which is published as {key!r}: the "
                 "timezone of the keys has changed since",
                 kind="input",
                 advice=_RENAMED,

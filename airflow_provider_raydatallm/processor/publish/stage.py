@@ -22,8 +22,8 @@ from dataclasses import asdict, dataclass, replace
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint, fingerprint
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint, asked, fingerprint
+from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
@@ -33,9 +33,8 @@ from airflow_provider_raydatallm.processor.publish.table_schema import check_col
 from airflow_provider_raydatallm.processor.publish.value_counts import label_column
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
-from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
-from airflow_provider_raydatallm.processor.store.file_names import PLANS, STAGED
+from airflow_provider_raydatallm.processor.store.checkpoint import ASKED, Checkpoint
+from airflow_provider_raydatallm.processor.store.file_names import STAGED, plan_of_staged
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Ledger
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
@@ -46,7 +45,7 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
     remove_document,
 )
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns, own_columns
-from airflow_provider_raydatallm.processor.store.versions import NumberTakenError, Version
+from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, Version
 
 #: A file of `file_per_input` that would be larger becomes several: object stores copy up to 5 GB in one
 #: request.
@@ -89,11 +88,38 @@ class Staging:
             it.
         :raises CorruptFileError: naming a damaged fragment; nothing was staged then.
         :raises LeaseLostError: when another run holds the slice now.
-        :raises NumberTakenError: when it is to wait, and its number is used up.
+        :raises NumberTakenError: when its number is used up, and it is to wait or its files cannot be put.
         """
         check_columns(self.job, self.plan, self.fields)
         self.lease.check()
-        staged = f"{self.number:06}-{uuid.uuid4().hex[:8]}"
+        name = f"{self.number:06}-{uuid.uuid4().hex[:8]}"
+        try:
+            version = self._stage(name, run_all, report, keep_days)
+        except StorageError as e:
+            if not self._is_number_taken():
+                raise
+            # Who shows a later version removes these files, and their folder, while they are written.
+            raise self._number_taken() from e
+        self.folders.metadata.create_document(document_name(name), version.body)
+        # `gc` uses a number up before it looks for the documents whose files it leaves.
+        if keep_days and self._is_number_taken():
+            remove_document(self.folders.metadata, name)
+            raise self._number_taken()
+        return version
+
+    def _is_number_taken(self) -> bool:
+        return Commits.list(self.folders.metadata).highest >= self.number
+
+    def _number_taken(self) -> NumberTakenError:
+        return NumberTakenError(f"number {self.number} of {self.folders.table.url} is taken")
+
+    def _stage(
+        self, staged: str, run_all: Map, report: Callable[[Totals], Report], keep_days: float
+    ) -> StagedVersion:
+        """Stages the files. Returns the document that is to say so.
+
+        :param staged: the name of their folder.
+        """
         groups = self._groups()
         plans = self._part_plans(groups, f"{STAGED}/{staged}")
         parts = [stage_part(p) for p in plans] if len(groups) == 1 else list(run_all(stage_part, plans))
@@ -105,8 +131,8 @@ class Staging:
                 kind="transient",
             )
         result = report(totals)
-        plan_name = f"{PLANS}/plan-{self.number:06}-{uuid.uuid4().hex[:8]}.json"
-        self.folders.metadata.create_document(plan_name, self.plan.to_json())
+        plan_name = plan_of_staged(staged)
+        self.folders.metadata.create_document(plan_name, {**self.plan.to_json(), ASKED: asked(self.job)})
         body: dict[str, object] = {
             "number": self.number,
             "base": self.base.number if self.base is not None else None,
@@ -141,7 +167,7 @@ class Staging:
             "report": result.model_dump(mode="json"),
         }
         open_sink(self.folders).prepare(staged)
-        version = document_of(
+        return document_of(
             staged,
             body,
             table=self.folders.table.url,
@@ -150,13 +176,8 @@ class Staging:
                 self.plan.schema, undecided_as_null(self.job, self.fields, self.table.answers)
             ),
             keep_days=keep_days,
+            other_keys=self.job.other_slice_keys,
         )
-        self.folders.metadata.create_document(document_name(staged), version.body)
-        # `gc` uses a number up before it looks for the documents whose files it leaves.
-        if keep_days and versions.Commits.list(self.folders.metadata).highest >= self.number:
-            remove_document(self.folders.metadata, staged)
-            raise NumberTakenError(f"number {self.number} of {self.folders.table.url} is taken")
-        return version
 
     def _fragments(self) -> list[str]:
         """The names of those that count."""

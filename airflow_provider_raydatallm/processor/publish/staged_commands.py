@@ -5,15 +5,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.slice_paths import SliceAddress
 from airflow_provider_raydatallm.processor.publish.commit import (
     PublishedByOthersError,
     commit,
     discard,
     find_published,
 )
-from airflow_provider_raydatallm.processor.publish.slice_checks import check_slice
+from airflow_provider_raydatallm.processor.publish.slice_checks import check_shown, refuse_another_name
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
@@ -35,19 +34,22 @@ class PublishedBeforeError(StagedVersionError):
         self.version = version
 
 
-def commit_for_people(job: SliceJob, name: str | None) -> Version:
-    """Publishes a staged version of the job's slice, and removes what its run kept for it. Returns it, also
-    when somebody else has just published it.
+def commit_for_people(of: SliceAddress, name: str | None, *, accepts_change: bool = False) -> Version:
+    """Publishes a staged version of a slice, and removes what its run kept for it. Returns it, also when
+    somebody else has just published it.
 
     :param name: of the staged version; None for the only one.
+    :param accepts_change: whether the table's columns may change with it.
     :raises SliceError: when it cannot be published, or the folders are another table's; nothing was published
         then.
     """
-    check_folders(job)
-    folders = SliceFolders.open(job.paths)
-    check_slice(job, folders)
+    check_folders(of)
+    folders = SliceFolders.open(of.paths)
+    check_shown(folders)
     try:
-        version = commit(folders, job, get_staged(folders, name, fingerprint(job)))
+        staged = get_staged(folders, name)
+        refuse_another_name(of, staged.version.body.get("slice_instant"), staged.other_keys)
+        version = commit(folders, of.slice_key, staged, accepts_change=accepts_change)
     except PublishedByOthersError as e:
         version = e.version
     except PublishedBeforeError as e:  # by a command that was killed then, perhaps
@@ -63,11 +65,11 @@ def _tidy(folders: SliceFolders, version: Version) -> None:
         remove_what_runs_kept(folders, newest)
 
 
-def discard_for_people(job: SliceJob, name: str | None) -> str:
-    """Discards a staged version of the job's slice, and returns its name. See `discard`."""
-    check_folders(job)
-    folders = SliceFolders.open(job.paths)
-    staged = get_staged(folders, name, fingerprint(job))
+def discard_for_people(of: SliceAddress, name: str | None) -> str:
+    """Discards a staged version of a slice, and returns its name. See `discard`."""
+    check_folders(of)
+    folders = SliceFolders.open(of.paths)
+    staged = get_staged(folders, name)
     discard(folders, staged)
     return staged.name
 
@@ -112,10 +114,9 @@ def staged_listing(folders: SliceFolders) -> list[dict[str, Any]]:
     return found
 
 
-def get_staged(folders: SliceFolders, name: str | None, wanted: str | None = None) -> StagedVersion:
+def get_staged(folders: SliceFolders, name: str | None) -> StagedVersion:
     """Returns the staged version of that name; without a name, the only one that there is.
 
-    :param wanted: fingerprint of one that nobody named; None: any.
     :raises StagedVersionError: when there is none, or it cannot be read.
     """
     names = staged_names(folders.metadata)
@@ -126,20 +127,11 @@ def get_staged(folders: SliceFolders, name: str | None, wanted: str | None = Non
                 f"{folders.table.url} has {found}", advice="Name one of them" if names else ()
             )
         name = names[0]
-        staged = read_staged(folders, name)
-        if staged is not None and wanted not in (None, staged.version.fingerprint):
-            raise StagedVersionError(
-                f"{name}, the only staged version of {folders.table.url}, is of another configuration "
-                f"({staged.version.fingerprint}) than this spec ({wanted})",
-                advice="Give its name if it is the one that you mean",
-            )
-    else:
-        staged = read_staged(folders, name)
+    staged = read_staged(folders, name)
     if staged is not None:
         return staged
     if (version := find_published(folders, name)) is not None:
         raise PublishedBeforeError(folders, name, version)
     raise StagedVersionError(
-        f"{folders.table.url} has no staged version {name!r} (it has: {', '.join(names) or 'none'}): it was "
-        "discarded, was too old, or another version was published"
+        f"no staged version of {folders.table.url} is named {name!r} (it has: {', '.join(names) or 'none'})"
     )

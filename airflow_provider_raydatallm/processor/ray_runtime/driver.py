@@ -53,10 +53,19 @@ def connect_to_ray() -> None:
 
     with _connecting:
         if not ray.is_initialized():
-            ray.init(logging_level="warning")
+            ray.init(logging_level="warning", runtime_env=_own_modules())
             # Ray's state API would search for a cluster, and could find another on this machine.
             os.environ.setdefault("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
             stop_on_sigterm()  # Ray installs its own handler
+
+
+def _own_modules() -> dict[str, Any]:
+    """The `runtime_env` by which workers find what this process can import. A submitted job's has its own."""
+    path = os.environ.get("PYTHONPATH")
+    if not path or "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
+        return {}
+    folders = (os.path.abspath(folder) for folder in path.split(os.pathsep) if folder)
+    return {"env_vars": {"PYTHONPATH": os.pathsep.join(folders)}}
 
 
 def process_log(**process: Any) -> str:

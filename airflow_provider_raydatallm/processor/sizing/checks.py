@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.result.failure import Kind
+from airflow_provider_raydatallm.contract.result.failure import Kind, joined
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     UTILIZATION,
@@ -42,7 +42,7 @@ class Finding:
     kind: Kind = "input"
 
     def __str__(self) -> str:
-        return f"{self.message}. {self.advice}"
+        return joined([self.message, self.advice])
 
     @property
     def advice(self) -> str:

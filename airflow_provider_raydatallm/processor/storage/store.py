@@ -19,10 +19,10 @@ import logging
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from glob import has_magic
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, NamedTuple
 
 from fsspec.implementations.local import LocalFileSystem
@@ -414,6 +414,20 @@ class Store:
         with self._errors("remove", name), contextlib.suppress(FileNotFoundError):
             self._refuse_links(name.rpartition("/")[0])
             self.fs.rm_file(self.path(name))
+
+    def remove_all(self, names: Sequence[str]) -> None:
+        """Removes files, on an object store by one request for each 1,000, and folders that are empty then;
+        missing ones are fine."""
+        paths = [self.path(name) for name in names]
+        if paths and not self.is_local and not any(map(has_magic, paths)):
+            with self._errors("remove", names[0]), contextlib.suppress(FileNotFoundError):
+                self.fs.rm(paths)
+                return
+        for name in names:
+            self.remove_file(name)
+        folders = {folder for name in names for folder in PurePosixPath(name).parents if folder.name}
+        for folder in sorted(folders, reverse=True):
+            self.remove_empty(str(folder))
 
     def remove_empty(self, folder: str) -> None:
         """Removes an empty folder, on a disk: object stores have none."""

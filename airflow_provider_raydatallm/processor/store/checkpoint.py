@@ -7,6 +7,7 @@ gets. Damaged files are renamed with a warning; their rows are missing then, and
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -26,6 +27,9 @@ from airflow_provider_raydatallm.processor.store.ledger import (
     read_ledger,
     row_states,
 )
+
+#: In the document of a plan, beside the plan: the arguments that decide answers.
+ASKED = "asked"
 
 
 @dataclass
@@ -133,8 +137,10 @@ class Checkpoint:
         """:param types: hash of what decides the types of published columns."""
         return load_plan(self.store, f"{self.folder}/plan-{listing.hash}-{types}.json", listing)
 
-    def save_plan(self, plan: Plan, types: str) -> None:
-        self.store.create_document(f"{self.folder}/plan-{plan.input_hash}-{types}.json", plan.to_json())
+    def save_plan(self, plan: Plan, types: str, asked: Mapping[str, Any]) -> None:
+        """:param asked: the arguments that decide answers, for people who ask what changed since."""
+        name = f"{self.folder}/plan-{plan.input_hash}-{types}.json"
+        self.store.create_document(name, {**plan.to_json(), ASKED: asked})
 
     def read_ledger(self, plan: Plan, *, retry: bool = False) -> Ledger:
         """:param retry: whether rows that are in quarantine are asked again."""

@@ -100,6 +100,11 @@ def input_of_plan(name: str) -> str | None:
     return match[1] if match else None
 
 
+def plan_of_staged(name: str) -> str:
+    """The plan of a version, by the name of its folder of staged files."""
+    return f"{PLANS}/plan-{name}.json"
+
+
 def number_of_plan(name: str) -> int | None:
     match = _PLAN.fullmatch(name)
     return int(match[1]) if match else None

@@ -55,6 +55,10 @@ class LeaseHolder:
             beat = None
         self.beat: dict[str, Any] = beat if isinstance(beat, dict) else {}
 
+    def is_same_beat(self, later: LeaseHolder) -> bool:
+        """Whether it has not beaten until that later look."""
+        return (self.epoch, self.beat_bytes) == (later.epoch, later.beat_bytes)
+
     @property
     def released(self) -> bool:
         return bool(self.beat.get("released"))
@@ -78,6 +82,11 @@ def read_holder(store: Store, *, released: bool = False) -> LeaseHolder | None:
         return None
     holder = LeaseHolder(store, max(epochs))
     return None if holder.released and not released else holder
+
+
+def newest_epoch(store: Store) -> int:
+    """The epoch of the last lease whose files are there; 0 when there is none."""
+    return max(_epochs(store), default=0)
 
 
 class Lease:
@@ -107,6 +116,7 @@ class Lease:
         published_epoch: Callable[[], int],
         wait: bool,
         stop_waiting: Callable[[LeaseHolder], bool],
+        is_over: Callable[[LeaseHolder], bool] = lambda holder: False,
         stale_seconds: float | None = None,
     ) -> Lease | None:
         """Acquires the lease: at once when it is free, else when its holder releases it or is dead.
@@ -116,18 +126,20 @@ class Lease:
         :param published_epoch: the epoch of the newest commit: ours is higher.
         :param wait: whether to wait for a holder that is alive.
         :param stop_waiting: called every second while a holder is alive; True ends the wait without a lease.
+        :param is_over: whether a holder is known to be dead, or to have no more to do.
         :raises SliceError: when another run holds the slice and `wait` is False.
         """
         stale = STALE_SECONDS if stale_seconds is None else stale_seconds
         content = json.dumps({"holder": me, "slice_key": slice_key, "nonce": uuid.uuid4().hex}).encode()
-        last_beat: tuple[int, bytes] | None = None
+        watched: LeaseHolder | None = None
         since = time.monotonic()
         while True:
             epochs = _epochs(store)
             top = max(epochs, default=0)
             holder = LeaseHolder(store, top) if epochs else None
-            is_same = holder is not None and last_beat == (holder.epoch, holder.beat_bytes)
-            if holder is None or holder.released or (is_same and time.monotonic() - since >= stale):
+            is_same = holder is not None and watched is not None and watched.is_same_beat(holder)
+            is_stale = is_same and time.monotonic() - since >= stale
+            if holder is None or holder.released or is_stale or is_over(holder):
                 # The published epoch is read after the listing: a holder publishes before it removes its
                 # epoch, so that two runs that could meet never get the same epoch.
                 last = max(top, published_epoch())
@@ -135,16 +147,16 @@ class Lease:
                 if store.create(_epoch(epoch), content):
                     remove_leases(store, epoch - 1)
                     return cls(store, epoch, me, slice_key, content)
-                last_beat = None
+                watched = None
                 continue
             if not is_same:
-                if last_beat is not None and not wait:
+                if watched is not None and not wait:
                     raise SliceError(
                         f"{holder} is at work on {store.url} and rerun.on_running is 'fail'",
                         kind="transient",
                         advice="Wait for it, or set rerun.on_running='attach'",
                     )
-                last_beat, since = (holder.epoch, holder.beat_bytes), time.monotonic()
+                watched, since = holder, time.monotonic()
             if stop_waiting(holder):
                 return None
             time.sleep(min(1.0, stale / 4))
@@ -155,7 +167,7 @@ class Lease:
 
     def check(self) -> None:
         """:raises LeaseLostError: when another run holds the slice."""
-        top = max(_epochs(self._store), default=0)
+        top = newest_epoch(self._store)
         if self._lost or top != self.epoch or _read(self._store, _epoch(top)) != self._content:
             self._lost = True
             successor = LeaseHolder(self._store, top) if top else "another run"
@@ -197,7 +209,7 @@ class Lease:
         while not self._lost:
             try:
                 self._write_beat()
-                self._lost = max(_epochs(self._store), default=0) != self.epoch
+                self._lost = newest_epoch(self._store) != self.epoch
                 if self._is_superseded is not None and self._is_superseded():
                     self._superseded = True
             except Exception:

@@ -334,6 +334,12 @@ def count_from_name(name: str) -> int:
     return int(match["count"]) if match else 0
 
 
+def answered_in_name(name: str) -> int:
+    """The answered rows of a fragment, by its name; 0 for those that were taken over from a version."""
+    match = _NAME.fullmatch(name)
+    return int(match["count"]) if match and match["kind"] == "rows" and match["base"] is None else 0
+
+
 def holds_finished_rows(name: str) -> bool:
     """Whether the file is a fragment of rows that are answered or have failed."""
     match = _NAME.fullmatch(name)

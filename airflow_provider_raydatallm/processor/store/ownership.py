@@ -13,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from airflow_provider_raydatallm.contract.addresses import holds
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.slice_paths import MARK, METADATA, QUARANTINE
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.slice_paths import MARK, METADATA, QUARANTINE, SliceAddress
 from airflow_provider_raydatallm.processor.storage import probe
 from airflow_provider_raydatallm.processor.storage.filesystem import resolve
 from airflow_provider_raydatallm.processor.storage.store import Store
@@ -37,30 +36,30 @@ from airflow_provider_raydatallm.processor.store.versions import Commits
 _THREADS = 16
 
 
-def take_folders(job: SliceJob, task: Mapping[str, str] | None = None) -> None:
-    """Tries the stores of the job's table, and marks its folders as its own, unless that was done before. One
+def take_folders(of: SliceAddress, task: Mapping[str, str] | None = None) -> None:
+    """Tries the stores of a slice's table, and marks its folders as its own, unless that was done before. One
     request tells, and one more for each folder that was put elsewhere, and for the task.
 
     :param task: the Airflow task that the job is of, which the table then names.
     :raises SliceError: when a store cannot hold tables, or a folder belongs to another table, lies in one, or
         holds one. The other table's folders are as before then.
     """
-    of_slice = SliceFolders.open(job.paths)
+    of_slice = SliceFolders.open(of.paths)
     probe.check_mounts(of_slice.staging, of_slice.table, of_slice.quarantine)
-    folders = _TableFolders(job)
+    folders = _TableFolders(of)
     if not folders.are_taken():
         _take(folders)
     if task is not None and not names_task(folders.staging, task):
         add_task(folders.staging, task)
 
 
-def check_folders(job: SliceJob) -> None:
-    """Looks whose the folders of the job's table are, as `take_folders` does, and takes none: for commands
+def check_folders(of: SliceAddress) -> None:
+    """Looks whose the folders of a slice's table are, as `take_folders` does, and takes none: for commands
     that remove or restore files.
 
     :raises SliceError: when a folder belongs to another table, lies in one, or holds one.
     """
-    folders = _TableFolders(job)
+    folders = _TableFolders(of)
     if not folders.are_taken():
         folders.check()
 
@@ -77,11 +76,11 @@ def _take(folders: _TableFolders) -> None:
 
 
 class _TableFolders:
-    """The folders of a job's table, and the documents of those that are not beside it."""
+    """The folders of a slice's table, and the documents of those that are not beside it."""
 
-    def __init__(self, job: SliceJob) -> None:
-        self._job = job
-        paths = job.table_paths
+    def __init__(self, of: SliceAddress) -> None:
+        self._slice = of
+        paths = of.table_paths
         self.table, self.metadata = Store(paths.table), Store(paths.metadata)
         self.staging, self.quarantine = Store(paths.staging), Store(paths.quarantine)
         self._address = resolve(paths.table)
@@ -89,7 +88,7 @@ class _TableFolders:
         self.marks_elsewhere: list[Mark] = []
         if self.has_metadata_elsewhere:
             self.marks_elsewhere.append(Mark(paths.metadata, IS_METADATA, self._address))
-        is_beside = self.quarantine.is_folder(f"{paths.table}{QUARANTINE}") or job.has_tables_for_slices
+        is_beside = self.quarantine.is_folder(f"{paths.table}{QUARANTINE}") or of.has_tables_for_slices
         if not is_beside:
             mark = Mark(f"{paths.quarantine}{METADATA}", IS_QUARANTINE, self._address)
             self.marks_elsewhere.append(mark)
@@ -157,8 +156,8 @@ class _TableFolders:
     def _is_own(self, owner: Owner) -> bool:
         if owner.kind == IS_TABLE:  # a link to another table has the address of that one
             return resolve(owner.said_by) == resolve(f"{self.staging.url}/{MARK}")
-        is_trial = self._job.source.max_rows is not None and owner.kind == IS_TRIALS
-        tables = {self._address, *([resolve(self._job.output_table)] if is_trial else [])}
+        is_trial = self._slice.trial is not None and owner.kind == IS_TRIALS
+        tables = {self._address, *([resolve(self._slice.output_table)] if is_trial else [])}
         return resolve(owner.table) in tables
 
     def check_unmarked(self) -> None:

@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.processor.store.commit_body import check_body
 from airflow_provider_raydatallm.processor.store.file_names import (
     LAST_NUMBER,
     number_of_staged,
+    plan_of_staged,
     staged_of_document,
 )
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
@@ -33,7 +34,7 @@ from airflow_provider_raydatallm.processor.store.versions import Version
 #: Folder of the documents, in a slice's metadata.
 STAGED_VERSIONS = "staged_versions"
 #: Of the documents' format.
-FORMAT = 2
+FORMAT = 3
 #: How long a version that is held stays, unless it says otherwise.
 KEEP_DAYS = 30.0
 MOST_DAYS = 36_500.0
@@ -41,7 +42,7 @@ MOST_DAYS = 36_500.0
 _OF_COMMITS = {"format", "void", "published_at", "staged_version"}
 #: As of a commit.
 _MAX_BYTES = 256 << 20
-_STAGE_ANEW = "Run the slice again, which stages it anew from its finished rows"
+STAGE_ANEW = "Run the slice again, which stages it anew from its finished rows"
 
 
 class StagedVersionError(SliceError):
@@ -63,6 +64,8 @@ class _Document(BaseModel):
     table: str
     follows: Annotated[int, Field(ge=0, le=LAST_NUMBER)]
     keep_days: Annotated[float, Field(ge=0, le=MOST_DAYS)]
+    #: Keys that the slice's date has by other clocks.
+    other_keys: list[str]
     #: Of each column its name, its type, and whether it is an answer's.
     columns: list[Annotated[list[Any], Field(min_length=3, max_length=3)]]
     commit: dict[str, Any]
@@ -111,6 +114,11 @@ class StagedVersion:
         return str(self.body["staged_at"])
 
     @property
+    def other_keys(self) -> list[str]:
+        """Keys that the slice's date has by other clocks: where one is published, this is not."""
+        return list(self.body["other_keys"])
+
+    @property
     def columns(self) -> dict[str, TableColumn]:
         """The columns that its slice publishes."""
         return {str(name): TableColumn(kind, bool(answer)) for name, kind, answer in self.body["columns"]}
@@ -127,6 +135,7 @@ def document_of(
     follows: int,
     columns: Mapping[str, TableColumn],
     keep_days: float,
+    other_keys: Sequence[str],
 ) -> StagedVersion:
     """A version whose files are staged.
 
@@ -142,6 +151,7 @@ def document_of(
         "table": table,
         "follows": follows,
         "keep_days": keep_days,
+        "other_keys": list(other_keys),
         "columns": [[column, c.kind, c.is_answer] for column, c in columns.items()],
         "commit": dict(commit),
     }
@@ -173,14 +183,14 @@ def read_staged(folders: SliceFolders, name: str) -> StagedVersion | None:
     except CorruptFileError as e:
         raise StagedVersionError(
             f"{path} is damaged, or was edited, and cannot be published",
-            advice=_STAGE_ANEW,
+            advice=STAGE_ANEW,
             row_texts=e.failure.row_texts,
         ) from e
     if body is None:
         return None
     if not isinstance(body, dict) or body.get("format") != FORMAT:
         found = body.get("format") if isinstance(body, dict) else None
-        advice = _STAGE_ANEW
+        advice = STAGE_ANEW
         if isinstance(found, int) and found > FORMAT:
             advice = "Upgrade the provider here"
         raise StagedVersionError(
@@ -193,13 +203,18 @@ def read_staged(folders: SliceFolders, name: str) -> StagedVersion | None:
             raise ValueError(f"it is that of {document.name!r}")
         if own := _OF_COMMITS & document.commit.keys():
             raise ValueError(f"it says {sorted(own)[0]!r}, which only a commit does")
-        check_body(document.commit, number_of_staged(name) or 0)
+        number = number_of_staged(name) or 0
+        check_body(document.commit, number)
+        if document.commit["plan"] != plan_of_staged(name):  # who discards it removes that
+            raise ValueError("it names the plan of another version")
+        if document.follows >= number:  # then a version that it became would not be found
+            raise ValueError(f"it follows version {document.follows}, and its number is {number}")
         _check_rows(document.commit)
     except ValueError as e:
         why = e.errors(include_url=False)[0]["msg"] if isinstance(e, ValidationError) else e
         raise StagedVersionError(
             f"{path} is no staged version that this provider wrote",
-            advice=_STAGE_ANEW,
+            advice=STAGE_ANEW,
             row_texts=(str(why),),
         ) from e
     staged = StagedVersion(name, body)

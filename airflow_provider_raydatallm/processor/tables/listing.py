@@ -6,9 +6,14 @@ from collections.abc import Iterator
 from urllib.parse import unquote
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.slice_paths import slice_paths, slice_template
+from airflow_provider_raydatallm.contract.slice_paths import SLICE, slice_paths, slice_template
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.slice_listing import fill, find_folders
+
+_EARLY = "A run that fails before its rows leaves nothing here: see its task's log or page"
+_OTHER = "Else give the task's output_path, and its publish.metadata_path where that is set"
+_OTHER_METADATA = "Else {} is not the task's publish.metadata_path"
 
 
 def find_slices(output_path: str, metadata_path: str | None = None) -> Iterator[tuple[str, SliceFolders]]:
@@ -27,3 +32,36 @@ def find_slices(output_path: str, metadata_path: str | None = None) -> Iterator[
         key = fields["slice"]
         if not key.startswith("_"):  # what is beside the slices
             yield unquote(key), SliceFolders.open(slice_paths(fill(template, fields), metadata_path))
+
+
+def nothing_of(output_path: str, key: str, metadata_path: str | None = None) -> SliceError:
+    """What to say of a slice in which no run left anything.
+
+    :raises SliceError: when the table cannot be listed, such as one in a bucket that does not exist.
+    """
+    keys = [of_slice for of_slice, _ in find_slices(output_path, metadata_path)]
+    if not keys:
+        return nothing_in(output_path, metadata_path)
+    if key in keys:
+        return SliceError(
+            f"nothing is published of slice {key} in {output_path}, and no run left a reason here",
+            kind="input",
+            advice=_EARLY,
+        )
+    return SliceError(
+        f"no run of slice {key} left anything in {output_path}, which has {len(keys):,} slice(s), from "
+        f"{keys[0]} to {keys[-1]}",
+        kind="input",
+        advice=_EARLY,
+    )
+
+
+def nothing_in(output_path: str, metadata_path: str | None = None) -> SliceError:
+    """What to say of a table in which no run left anything."""
+    table, _, _ = slice_template(output_path).rpartition("/")
+    is_there = SLICE in table or bool(Store(table).names())
+    return SliceError(
+        f"no run left anything in {output_path}" if is_there else f"{table} is empty, or does not exist",
+        kind="input",
+        advice=(_EARLY, _OTHER if metadata_path is None else _OTHER_METADATA.format(metadata_path)),
+    )

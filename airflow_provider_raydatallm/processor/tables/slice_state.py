@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -13,6 +13,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError, probl
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.processor.publish.published import hidden_metadata, read_progress
+from airflow_provider_raydatallm.processor.publish.staged_commands import staged_listing
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
@@ -30,6 +31,7 @@ class SliceState:
     :param version: the newest published one; None: nothing is published.
     :param run: what a run does that has published nothing yet; None: there is none.
     :param progress: of that run, as it wrote it last.
+    :param staged: entries of `staged_listing`: versions that wait for their commit.
     :param failure: why the published version, or whether there is one, cannot be read.
     """
 
@@ -39,7 +41,26 @@ class SliceState:
     report: Report | None = None
     run: Run | None = None
     progress: dict[str, Any] | None = None
+    staged: Sequence[dict[str, Any]] = ()
     failure: Failure | None = None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything is there of the slice."""
+        return bool(self.report or self.progress or self.staged or self.failure)
+
+    @property
+    def run_failure(self) -> Failure | None:
+        """Why a run ended without publishing; None where it did not."""
+        if self.progress is None or self.run not in ("failed", "stopped"):
+            return None
+        if self.run == "failed":
+            return Failure.parse(self.progress.get("failure"))
+        return Failure(
+            "stopped",
+            f"the run wrote its progress last at {self.progress['when']}",
+            advice=("It died, or this machine's clock is wrong: see the task's log",),
+        )
 
     @property
     def error(self) -> str | None:
@@ -52,7 +73,7 @@ class SliceState:
 
 
 def read_states(slices: Iterable[tuple[str, SliceFolders]]) -> Iterator[SliceState]:
-    """Yields the slices in their order. Each takes a listing and two small files; several are read at a
+    """Yields the slices in their order. Each takes two listings and two small files; several are read at a
     time."""
     with ThreadPoolExecutor(_THREADS) as pool:
         yield from pool.map(lambda one: read_state(*one), slices)
@@ -61,19 +82,21 @@ def read_states(slices: Iterable[tuple[str, SliceFolders]]) -> Iterator[SliceSta
 def read_state(key: str, folders: SliceFolders) -> SliceState:
     """Reads one slice. What cannot be read of it is said, and stops no other slice."""
     progress, run, version = None, None, None
+    staged: Sequence[dict[str, Any]] = ()
     try:
         progress, run = read_run(folders)
+        staged = staged_listing(folders)
         version = versions.newest_version(folders.metadata)
         if version is None:
-            hidden = None if progress else hidden_metadata(folders)
+            hidden = None if progress or staged else hidden_metadata(folders)
             failure = None if hidden is None else Failure("input", hidden)
-            return SliceState(key, run=run, progress=progress, failure=failure)
+            return SliceState(key, run=run, progress=progress, staged=staged, failure=failure)
         folders.of(version)  # which refuses another table's metadata
         report = version.to_report(folders.table.url)
     except (SliceError, OSError, *_OF_ANOTHER_SHAPE) as e:
         number = None if version is None else version.number
-        return SliceState(key, number, run=run, progress=progress, failure=problem_of(e))
-    return SliceState(key, version.number, version.body.get("published_at"), report, run, progress)
+        return SliceState(key, number, run=run, progress=progress, staged=staged, failure=problem_of(e))
+    return SliceState(key, version.number, version.body.get("published_at"), report, run, progress, staged)
 
 
 def read_run(folders: SliceFolders) -> tuple[dict[str, Any] | None, Run | None]:

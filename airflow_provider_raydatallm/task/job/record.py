@@ -5,11 +5,13 @@ concluded from this alone.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import pydantic
 
@@ -19,10 +21,14 @@ from airflow_provider_raydatallm.hooks.jobs_api import TERMINAL, ListedJob
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 from airflow_provider_raydatallm.task.queue.places import task_key
 
+if TYPE_CHECKING:
+    from airflow_provider_raydatallm.submit.ray_job import JobSubmission
+
 STATE_KEY = "ray_llm_job"
 #: Raised when a field's meaning changes.
 FORMAT = 1
-_JOB_ID = re.compile(r"[\w.-]*\w", re.ASCII)
+#: It becomes part of a path on the cluster.
+_JOB_ID = re.compile(r"\A[\w.-]*\w\Z", re.ASCII)
 _IN_METADATA = ("cluster", "nonce", "spec_hash", "fingerprint", "record_format")
 #: In a job's metadata, see `try_series`.
 SERIES = "try_series"
@@ -40,6 +46,17 @@ def try_series(ti: Any, dag_run: Any) -> str:
 
 
 @dataclass(frozen=True)
+class LeftJob:
+    """A job that may run on a cluster that its task no longer uses.
+
+    :param cluster: its identity.
+    """
+
+    cluster: str
+    submission_id: Annotated[str, pydantic.Field(pattern=_JOB_ID)]
+
+
+@dataclass(frozen=True)
 class JobRecord:
     """In Airflow's task state store, which survives retries, clears, and the deaths of workers and
     triggerers; in what Airflow keeps for a deferred task's resume; and, as it was when the job was submitted,
@@ -53,6 +70,7 @@ class JobRecord:
     :param commits_alone: whether the job runs on when the task is killed or marked (`cancel_on_kill=False`).
     :param submission_count: jobs that this attempt has submitted, with this one.
     :param result: `return_value` of a `concluded` job's task.
+    :param left: jobs that are to be stopped once their clusters can be reached.
     """
 
     phase: Literal["intent", "submitted", "ended", "concluded"]
@@ -67,6 +85,7 @@ class JobRecord:
     submission_count: int = 1
     taken_over_at: float | None = None
     result: dict[str, Any] | None = None
+    left: list[LeftJob] = field(default_factory=list)
     record_format: int = FORMAT
 
     @classmethod
@@ -75,7 +94,6 @@ class JobRecord:
         this one cannot read, only the job is known: not what it was asked."""
         names = ("cluster", "submission_id")
         cluster, job_id = (value.get(n) if isinstance(value, Mapping) else None for n in names)
-        # The id becomes part of a path on the cluster.
         if not (isinstance(cluster, str) and isinstance(job_id, str) and _JOB_ID.fullmatch(job_id)):
             return None
         try:
@@ -126,6 +144,14 @@ class JobRecord:
 @cache
 def _adapter() -> pydantic.TypeAdapter[JobRecord]:
     return pydantic.TypeAdapter(JobRecord)
+
+
+def hash_of(submission: JobSubmission) -> str:
+    """Hash of the spec, which holds the user's code's hash, and the environment, without credentials."""
+    content = json.dumps(
+        [submission.job.model_dump(mode="json"), submission.runtime_env], sort_keys=True, default=str
+    )
+    return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 
 def find_listed_job(jobs: Iterable[ListedJob], metadata: Mapping[str, str]) -> ListedJob | None:

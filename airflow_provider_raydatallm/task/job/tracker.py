@@ -7,13 +7,14 @@ attempt that dies before Airflow takes note of it has not lost it.
 
 Where Airflow keeps no state, or has lost it, the jobs that the cluster lists tell by their metadata which one
 is the task's. An attempt that was thought dead and wakes up leaves record and cluster to the newer one.
+
+Before a job is submitted to another cluster than the one before, that one is stopped. If its cluster cannot
+be reached, the record keeps it: the task stops it at its end, or its next try does.
 """
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,8 +24,8 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 
+from airflow_provider_raydatallm.clusters.base import Holder
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.job.phase import BEHIND
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayConnectionNotFoundError,
@@ -38,9 +39,18 @@ from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
 from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.job.cancel import OWNER_KEY, TaskAttempt
-from airflow_provider_raydatallm.task.job.record import SERIES, STATE_KEY, JobRecord, find_listed_job
+from airflow_provider_raydatallm.task.job.left_jobs import stop_and_wait, stop_left_jobs
+from airflow_provider_raydatallm.task.job.record import (
+    SERIES,
+    STATE_KEY,
+    JobRecord,
+    LeftJob,
+    find_listed_job,
+    hash_of,
+)
+from airflow_provider_raydatallm.task.job.sending import send_job
 from airflow_provider_raydatallm.task.job.verdict import Finished, JobWatch
-from airflow_provider_raydatallm.task.job.waiter import JobRef, TaskLog, heartbeat_key
+from airflow_provider_raydatallm.task.job.waiter import JobRef, TaskLog
 from airflow_provider_raydatallm.task.queue.places import QueuePlace, Turn, task_key
 
 if TYPE_CHECKING:
@@ -49,8 +59,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: How long a job may take to stop; it has 30 s to write its last rows.
-_STOP_SECONDS = 60.0
 #: A job that stops this soon after takeover was stopped by the previous attempt.
 _LATE_STOP_SECONDS = 60.0
 #: Jobs that one attempt submits at most, when the cluster loses them.
@@ -83,7 +91,7 @@ class JobTracker:
         self.task = TaskAttempt.from_task_instance(ti)
         self._wait_options = wait_options
         self._commits_alone = commits_alone
-        self._holder = task_key(asdict(self.task))
+        self._holder = Holder(task_key(asdict(self.task)), self.task.try_number)
         #: To the cluster that a job of this attempt is submitted to.
         self.hook = RayHook(wait_options.ray_conn_id, self._holder)
         #: To clusters that records name, by their identities.
@@ -106,7 +114,7 @@ class JobTracker:
 
     @cached_property
     def _spec_hash(self) -> str:
-        return _hash_of(self.submission)
+        return hash_of(self.submission)
 
     @property
     def job(self) -> JobRef | None:
@@ -155,11 +163,12 @@ class JobTracker:
         """
         if self._record is None and may_list and (self.task.try_number > 1 or self._is_unreadable):
             self._record = self._find_listed_record()
+        self._stop_left_jobs()
         record = self._record
         if record is None or record.is_over:
             return None
         if not self._is_usable(record):
-            self._note(replace(record, phase="ended"))
+            self._note(replace(self.record, phase="ended"))
             return None
         self._log.info("Found Ray job %s of an earlier attempt", record.submission_id)
         taken_over = replace(record, phase="submitted", submission_count=0, taken_over_at=time.time())
@@ -205,6 +214,7 @@ class JobTracker:
             also = (RayConnectionError,) if record.phase == "submitted" else ()
             if is_moved:  # no cluster is started to look for the job of a task that was moved away from it
                 hook = self._hook_to(record.cluster)
+                hook.hold()
             info = ask() if is_moved else self.keep_trying(ask, hook, also)
         except (RayConnectionError, RayConnectionNotFoundError, RayUnreachableError) as e:
             if not is_moved:
@@ -213,6 +223,7 @@ class JobTracker:
             self._log.warning(
                 "Leaving Ray job %s alone: cannot reach its cluster (%s): %s", job_id, record.cluster, e
             )  # fmt: skip
+            self._leave_job(record)
             return False
         if info is None:
             self._log.info("Ray job %s no longer exists on the cluster", job_id)
@@ -227,7 +238,7 @@ class JobTracker:
                 if not record.spec_hash:
                     reason = "another version of the provider wrote its record, which this one cannot read"
                 self._log.info("Stopping Ray job %s: %s", job_id, reason)
-                self.keep_trying(lambda: _stop_and_wait(hook, job_id), hook)
+                self.keep_trying(lambda: stop_and_wait(hook, job_id), hook)
             return is_same
         if not record.answers(self._spec_hash, self._series):
             return False
@@ -241,7 +252,7 @@ class JobTracker:
     def queue_place(self, queue_timeout: float) -> QueuePlace:
         options = self._wait_options
         return QueuePlace(
-            options.ray_conn_id, self._holder, time.time(), queue_timeout, options.deadline,
+            options.ray_conn_id, self._holder.task, time.time(), queue_timeout, options.deadline,
             options.reconnect_timeout,
         )  # fmt: skip
 
@@ -260,8 +271,31 @@ class JobTracker:
                 f"try {newer.try_number} of the task has Ray job {newer.submission_id}; this one, "
                 f"{self.task.try_number}, submits no other"
             )
+        self._intend(self.keep_trying(self.hook.acquire))
+        is_sent = False
+
+        def send() -> None:
+            nonlocal is_sent
+            self._held.add(cluster := self.hook.acquire())
+            if cluster != self.record.cluster:
+                self._move_intent(cluster, is_sent=is_sent)
+            is_sent = True
+            send_job(self.record, self.submission, self._wait_options.orphan_timeout, self.hook, turn)
+
+        self.keep_trying(send)
+        record = self.record
+        self._note(replace(record, phase="submitted"))
+        self._release(needed=record.cluster)
+        self._log.info(
+            "Submitted Ray job %s: %s", record.submission_id, self.hook.job_url(record.submission_id)
+        )
+        if advice := self.hook.dashboard_advice:
+            self._log.info("%s", advice)
+        return cast("JobRef", self.job)
+
+    def _intend(self, cluster: str) -> None:
+        """Records a job before it is submitted to `cluster`."""
         nonce = uuid.uuid4().hex
-        cluster = self.keep_trying(self.hook.acquire)
         # A try may submit several jobs, and an id must never be used twice.
         name = make_submission_id(self.submission.metadata, f"{self._ti.id}-{nonce[:6]}")
         record = JobRecord(
@@ -275,41 +309,25 @@ class JobTracker:
             try_series=self._series,
             commits_alone=self._commits_alone,
             submission_count=self._submission_count + 1,
+            left=self._left_jobs,
         )
         self._save(record)
         self._push_owner(name)
-        arguments = ["--name", name]
-        orphan_timeout, key = self._wait_options.orphan_timeout, heartbeat_key(name)
-        if orphan_timeout is not None:
-            arguments += ["--heartbeat-key", key, "--orphan-timeout", f"{orphan_timeout:g}"]
-            arguments += ["--commit-alone"] if self._commits_alone else []
-        if turn is not None and turn.place.waited_s >= 1:
-            arguments += ["--waited", f"{turn.place.waited_s:.0f}"]
-        if self.submission.finish_by is not None:
-            arguments += ["--finish-by", f"{self.submission.finish_by:.0f}"]
 
-        behind = {BEHIND: str(turn.behind)} if turn is not None and turn.behind else {}
+    def _move_intent(self, cluster: str, *, is_sent: bool) -> None:
+        """Records that the job is for another cluster, which was acquired: the one before has ended since, or
+        the connection meant it no more.
 
-        def send() -> None:
-            nonlocal record
-            # The cluster may have ended since: then another one was acquired, and has the job.
-            self._held.add(cluster := self.hook.acquire())
-            if cluster != record.cluster:
-                record = replace(record, cluster=cluster)
-                self._save(record)
-            metadata = {**self.submission.metadata, **record.to_metadata(), **behind}
-            if orphan_timeout is not None:
-                self.hook.call(jobs_api.send_heartbeat(key))
-            # A job of this name is not started twice.
-            replace(self.submission, metadata=metadata).submit(self.hook, "run", name, nonce, arguments)
-
-        self.keep_trying(send)
-        self._note(replace(record, phase="submitted"))
-        self._release(needed=record.cluster)
-        self._log.info("Submitted Ray job %s: %s", name, self.hook.job_url(name))
-        if advice := self.hook.dashboard_advice:
-            self._log.info("%s", advice)
-        return cast("JobRef", self.job)
+        :param is_sent: whether the job may run on the one before, whose answer was lost.
+        """
+        record = self.record
+        if is_sent:
+            self._leave_job(record)
+            self._intend(cluster)
+            self._stop_left_jobs()
+        else:
+            self._save(replace(record, cluster=cluster))
+        self._release(needed=cluster)
 
     def submit_status_job(self, job: SliceJob, run: str) -> JobRef:
         """Submits a job that reads the store, which this machine may not be able to read.
@@ -372,13 +390,13 @@ class JobTracker:
         """Records that the job ended without a published slice, so that no attempt waits for it again."""
         if self._record is not None:
             self._note(replace(self._record, phase="ended"))
-        self._release()
+        self._leave_clusters()
 
     def conclude(self, result: dict[str, Any]) -> None:
         """Records that the slice is finished, and the task's result."""
         if self._record is not None and not self._record.is_over:
             self._note(self._record.conclude(result, self.task.try_number))
-        self._release()
+        self._leave_clusters()
 
     @contextlib.contextmanager
     def releasing(self, cluster: str = "") -> Iterator[None]:
@@ -397,8 +415,25 @@ class JobTracker:
             # After another error the next try looks for the job, which may have been submitted.
             is_refused = isinstance(e, RayLLMInputError) and is_own and self.record.phase == "intent"
             if record is None or record.is_over or is_refused:
-                self._release()
+                self._leave_clusters()
             raise
+
+    def _leave_clusters(self) -> None:
+        self._stop_left_jobs()
+        self._release()
+
+    def _leave_job(self, record: JobRecord) -> None:
+        """Keeps in mind that the job may run where the task no longer is."""
+        self._record = replace(record, left=[*record.left, LeftJob(record.cluster, record.submission_id)])
+
+    @property
+    def _left_jobs(self) -> list[LeftJob]:
+        return self._record.left if self._record is not None else []
+
+    def _stop_left_jobs(self) -> None:
+        if jobs := self._left_jobs:
+            left = stop_left_jobs(jobs, self.task, self._log)
+            self._note(replace(self.record, left=left))
 
     def _release(self, needed: str = "") -> None:
         """Releases the clusters that the task holds. A cluster that does not hear of it ends with its
@@ -406,16 +441,13 @@ class JobTracker:
 
         :param needed: identity of the one that has the task's job.
         """
-        clusters = (self._held | {self.hook.acquired}) - {"", needed}
-        self._held -= clusters
-        try:
-            hooks = {c: hook for c in clusters if (hook := self._hook_to(c)).ends_when_released}
-            if hooks and (newer := self._newer_record()) is not None:
-                hooks.pop(newer.cluster, None)  # all tries are one holder
-            for hook in hooks.values():
-                hook.release()
-        except Exception as e:  # also of a state store of the user's own
-            self._log.warning("Cannot release %s: %s", " and ".join(sorted(clusters)), e)
+        for cluster in (self._held | {self.hook.acquired}) - {"", needed}:
+            try:
+                self._hook_to(cluster).release()
+            except Exception as e:  # a published slice stays published
+                self._log.warning("Cannot release %s: %s", cluster, e)
+            else:
+                self._held.discard(cluster)
 
     def is_recorded(self) -> bool:
         """Whether Airflow keeps a record of the job that this attempt waits for, under this attempt's own id:
@@ -448,25 +480,3 @@ class JobTracker:
 
     def _push_owner(self, submission_id: str) -> None:
         own_xcom.push(self._ti, OWNER_KEY, self.task.owner_record(submission_id))
-
-
-def _hash_of(submission: JobSubmission) -> str:
-    """Hash of the spec, which holds the user's code's hash, and the environment, without credentials."""
-    content = json.dumps(
-        [submission.job.model_dump(mode="json"), submission.runtime_env], sort_keys=True, default=str
-    )
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
-
-
-def _stop_and_wait(hook: RayHook, submission_id: str) -> None:
-    hook.call(jobs_api.stop(submission_id))
-    until = time.monotonic() + _STOP_SECONDS
-    while time.monotonic() < until:
-        info = hook.call(jobs_api.get_status(submission_id))
-        if info is None or info.status in jobs_api.TERMINAL:
-            return
-        time.sleep(1.0)
-    raise RayLLMJobError(
-        f"Ray job {submission_id} did not stop within {_STOP_SECONDS:g} s",
-        advice="Stop it with `ray job stop`",
-    )

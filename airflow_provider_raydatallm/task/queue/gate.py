@@ -67,7 +67,7 @@ class SubmissionGate:
     def __init__(self, place: QueuePlace, log: TaskLog, hook: RayHook | None = None) -> None:
         """:param hook: of the task, which knows what it acquires here."""
         self._place, self._log = place, QueueLog(log)
-        self._hook = hook or RayHook(place.ray_conn_id, holder=place.task)
+        self._hook = hook or RayHook(place.ray_conn_id)
         self._fd: int | None = None
         self._last_contact: float | None = None
         self._began = time.monotonic()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import subprocess
 import sys
 
 import pytest
+
+from airflow_provider_raydatallm.cli import airflow_command
 
 PROGRAM = """
 import logging, os, sys
@@ -30,3 +33,21 @@ def test_log_of_airflow_goes_to_stderr() -> None:
     assert done.stdout == "[]\n"
     assert "a line of Airflow's log" in done.stderr
     assert "of a library" in done.stderr
+
+
+@pytest.mark.parametrize("words", [["ray-llm", "--help"], ["ray-llm", "-h"]])
+def test_help_of_airflow_s_command_lists_the_commands(
+    words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Airflow's own parser answers it, before the command is called."""
+    parser = argparse.ArgumentParser(prog="airflow")
+    for command in airflow_command.get_cli_commands():
+        own = parser.add_subparsers().add_parser(command.name)
+        for argument in command.args:
+            argument.add_to_parser(own)
+    with pytest.raises(SystemExit, match="0"):
+        parser.parse_args(words)
+    text = capsys.readouterr().out
+    assert text.startswith("usage: airflow ray-llm [-h] COMMAND")
+    listed = {line.split()[0] for line in text.splitlines() if line.strip()}
+    assert {"slices", "show", "run", "spec", "gc", "engines"} <= listed

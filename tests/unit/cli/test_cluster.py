@@ -12,6 +12,7 @@ import pytest
 from airflow_provider_raydatallm.cli.cluster import choose_cluster
 from airflow_provider_raydatallm.cli.main import main, make_parser
 from airflow_provider_raydatallm.clusters.embedded.folder import FOLDER_VARIABLE
+from tests.support.in_process import job_of
 
 COMMANDS = [
     ["run", "spec.json"],
@@ -26,6 +27,9 @@ def no_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("RAY_ADDRESS", "")  # so that it is as before after each test
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "head"))
     monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    job = job_of(input_path="/in", output_path="/out")
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
     (tmp_path / "ray").mkdir()
     (tmp_path / "ray" / "ray_current_cluster").write_text("127.0.0.1:1")  # which has ended
 

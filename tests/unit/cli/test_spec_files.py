@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.contract.result.failure import Failure
-from tests.support.in_process import changed, job_of, run_in_process
+from tests.support.in_process import job_of, run_in_process
 
 LEAST = {
     "slice_key": "2026-01-31", "input_path": "/in", "output_path": "/out", "model_source": "m",
@@ -49,8 +49,8 @@ def test_json_has_the_whole_record(tmp_path: Path, capsys: pytest.CaptureFixture
 def test_file_may_begin_with_a_byte_order_mark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = job_of(input_path="/in", output_path=f"{tmp_path}/out")
     (tmp_path / "spec.json").write_text(job.model_dump_json(), encoding="utf-8-sig")
-    assert main(["status", f"{tmp_path}/spec.json"]) == 0
-    assert capsys.readouterr().out == "nothing is published\n"
+    assert main(["status", f"{tmp_path}/spec.json"]) == 1
+    assert f"{tmp_path}/out is empty, or does not exist" in capsys.readouterr().err
 
 
 def test_result_has_no_line_without_figures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -62,19 +62,6 @@ def test_result_has_no_line_without_figures(tmp_path: Path, capsys: pytest.Captu
     assert capsys.readouterr().out.startswith("published: 1 rows in ")
     assert main(["show", f"{tmp_path}/out", "2026-01-31"]) == 0
     assert "Before the first row: \n" not in capsys.readouterr().out
-
-
-def test_status_tells_of_a_version_that_is_not_of_the_spec(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "in.csv").write_text("name\na\n")
-    job = job_of(input_path=f"{tmp_path}/in.csv", output_path=f"{tmp_path}/out")
-    run_in_process(job)
-    (tmp_path / "spec.json").write_text(changed(job, prompt="Who is {name}?").model_dump_json())
-    assert main(["status", f"{tmp_path}/spec.json"]) == 0
-    assert "for this spec: version 1, the newest, is of another configuration" in capsys.readouterr().out
-    assert main(["status", f"{tmp_path}/spec.json", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) is None
 
 
 @pytest.mark.parametrize("days", ["-1", "nan", "a week"])

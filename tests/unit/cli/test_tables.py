@@ -52,7 +52,7 @@ def test_slices_are_listed_with_what_each_has_and_does(job: SliceJob, capsys: Ou
     assert rows["2026-01-01"].startswith("published, running again 4 1 ")
     assert rows["2026-01-02"].startswith("running: answering: 1 of 5 rows (20%)")
     assert rows["2026-01-03"].startswith("stopped: answering: ")
-    assert rows["2026-01-04"] == "failed: failed (no room for it)"
+    assert rows["2026-01-04"] == "failed: no room for it"
     assert [line.split("  ")[0] for line in lines[1:]][-1] == "a/b c"
     states = {s["key"]: s for s in json.loads(say(capsys, "slices", job.output_path, "--json"))}
     assert states["2026-01-01"]["report"]["counts"]["quarantined"] == 1
@@ -111,13 +111,15 @@ def test_slice_or_table_that_does_not_exist_is_named_with_what_there_is(job: Sli
         error = say(capsys, command[0], job.output_path, *command[1:], code=1)
         assert error.splitlines()[-1] == (
             f"error: no run of slice 2026-01-09 left anything in {job.output_path}, which has 3 slice(s), "
-            "from 2026-01-01 to 2026-01-03"
+            "from 2026-01-01 to 2026-01-03. A run that fails before its rows leaves nothing here: see its "
+            "task's log or page"
         )
         error = say(capsys, command[0], f"{job.output_path}s", *command[1:], code=1)
-        assert error.endswith("s: none came to its rows, or it is not the task's output_path\n")
+        assert f"error: {job.output_path}s is empty, or does not exist. " in error
     assert "nothing is published in" in say(capsys, "sample", job.output_path, "2026-01-02", code=1)
-    said = say(capsys, "slices", f"{job.output_path}s", code=1)
-    assert f"error: no run left anything in {job.output_path}s: none" in said
+    for command in ("slices", "gc"):
+        said = say(capsys, command, f"{job.output_path}s", code=1)
+        assert f"error: {job.output_path}s is empty, or does not exist. A run that fails before" in said
 
 
 def test_unreadable_slice_is_an_error_of_show_as_json_too(job: SliceJob, capsys: Out) -> None:
@@ -127,8 +129,8 @@ def test_unreadable_slice_is_an_error_of_show_as_json_too(job: SliceJob, capsys:
     assert main(["show", job.output_path, "2026-01-01", "--json"]) == 1
     captured = capsys.readouterr()
     said = json.loads(captured.out)  # one document
-    assert "checksum" in said["error"]
-    assert said["failure"]["sentence"] in said["error"]
+    assert "checksum" in "".join(said["failure"]["row_texts"])
+    assert said["version"] is None
     assert captured.err.startswith("error: ")
 
 
@@ -240,7 +242,7 @@ def test_terminal_gets_nothing_that_it_obeys(job: SliceJob, capsys: Out, tmp_pat
     run(job)
     write_progress(of_day(job, "\x1b[2J"), 5, step="failed", failure={"sentence": "no\x1b[31m room\nfor it"})
     for command in (["slices"], ["sample", "2026-01-01"], ["show", "\x1b[2J"], ["watch", "\x1b[2J"]):
-        assert main([command[0], job.output_path, *command[1:]]) == int(command[0] == "watch")
+        assert main([command[0], job.output_path, *command[1:]]) == int(command[0] in ("watch", "show"))
         text = capsys.readouterr().out
         assert "\x1b" not in text
         assert "\n: b\n" in text or "no room for it" in text

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from airflow_provider_raydatallm.clusters.base import Identity
+from airflow_provider_raydatallm.clusters.base import Holder, Identity
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
@@ -37,8 +37,8 @@ def stage(whole_stage: Stage) -> Stage:
     return whole_stage
 
 
-def acquire(holder: str) -> RayHook:
-    hook = RayHook(CONNECTION, holder)
+def acquire(task: str, *, try_number: int = 1) -> RayHook:
+    hook = RayHook(CONNECTION, Holder(task, try_number))
     hook.acquire()
     return hook
 
@@ -95,6 +95,15 @@ def test_cluster_of_two_holders_serves_one_after_the_other_has_released_it(stage
     first.release()
     assert version(second)
     assert version(RayHook.to_cluster(second.acquired))
+
+
+def test_try_that_was_thought_dead_releases_nothing_that_a_newer_one_holds(stage: Stage) -> None:
+    late, newer = acquire("a"), acquire("a", try_number=2)
+    late.acquire()
+    late.release()
+    assert version(newer)
+    newer.release()
+    assert stage.runs() is not newer.ends_when_released
 
 
 def test_cluster_that_refuses_is_waited_for_and_then_said_to(stage: Stage) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG
 
+from airflow_provider_raydatallm.clusters.base import Holder
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayQueueTimeoutError,
@@ -59,8 +60,14 @@ def task(key: str, output: Path) -> Task:
         )  # fmt: skip
 
 
-def tracker_of(operator: Task, store: StateStore, *, try_number: int = 1) -> JobTracker:
+def tracker_of(operator: Task, store: StateStore | None, *, try_number: int = 1) -> JobTracker:
     return operator._build_tracker(context_of(operator, store, try_number=try_number), None)
+
+
+class Forgetful(StateStore):
+    """Loses what it keeps at once."""
+
+    def set(self, key: str, value: Any) -> None: ...
 
 
 def server_of(toys: dict[str, Toy]) -> Any:
@@ -143,13 +150,14 @@ def test_job_of_a_cluster_that_ended_before_it_is_found_and_released_where_it_ru
 
 
 @pytest.mark.parametrize("takes_over", [True, False])
+@pytest.mark.parametrize("store", [StateStore, Forgetful, lambda: None], ids=["kept", "lost", "none"])
 def test_try_that_was_thought_dead_does_not_release_the_cluster_under_the_next_one(
-    takes_over: bool, toys: dict[str, Toy], tmp_path: Path
+    store: Callable[[], StateStore | None], takes_over: bool, toys: dict[str, Toy], tmp_path: Path
 ) -> None:
-    operator, store = task("a", tmp_path), StateStore()
-    late = tracker_of(operator, store)
+    operator, states = task("a", tmp_path), store()
+    late = tracker_of(operator, states)
     late.submit()
-    newer = tracker_of(operator, store, try_number=2)
+    newer = tracker_of(operator, states, try_number=2)
     assert (newer.find_job() if takes_over else newer.submit()) is not None
     late.mark_ended()
     assert len(toys) == 1
@@ -157,15 +165,155 @@ def test_try_that_was_thought_dead_does_not_release_the_cluster_under_the_next_o
     assert toys == {}
 
 
+def make_another(toys: dict[str, Toy]) -> str:
+    """The connection means it from now on, and no longer the one before."""
+    [before] = toys
+    another = ToyCluster.make()
+    toys[before] = toys.pop(before)
+    return another
+
+
 def test_cluster_that_a_task_was_moved_away_from_is_released(toys: dict[str, Toy], tmp_path: Path) -> None:
     operator, store = task("a", tmp_path), StateStore()
     tracker_of(operator, store).submit()
-    left = next(iter(toys))
-    other = ToyCluster.make()
-    toys[left] = toys.pop(left)  # the connection means the other one now
+    other = make_another(toys)
     later = tracker_of(operator, store, try_number=2)
     later.submit()
     assert list(toys) == [other]
+
+
+def test_try_holds_the_cluster_of_the_job_that_it_takes_over_although_its_connection_means_another(
+    toys: dict[str, Toy], tmp_path: Path
+) -> None:
+    operator, store = task("a", tmp_path), StateStore()
+    late = tracker_of(operator, store)
+    job = late.submit()
+    other = make_another(toys)
+    newer = tracker_of(operator, store, try_number=2)
+    found = newer.find_job()
+    assert found is not None
+    assert found.cluster == job.cluster
+    store.clear()
+    late.mark_ended()
+    assert len(toys) == 2
+    newer.mark_ended()
+    assert list(toys) == [other]
+
+
+def test_cluster_whose_connection_is_gone_keeps_no_other_from_its_release(
+    toys: dict[str, Toy], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_OLD", '{"conn_type": "ray", "host": "toy"}')
+    operator, store, log = task("a", tmp_path), StateStore(), Log()
+    tracker_of(operator, store).submit()
+    [kept] = toys
+    store[STATE_KEY]["cluster"] = f"toy:old@{kept}"
+    make_another(toys)
+    tracker = tracker_of(operator, store, try_number=2)
+    tracker._log = log
+    tracker.hook.acquire()
+    monkeypatch.delenv("AIRFLOW_CONN_OLD")
+    tracker.conclude({"outcome": "published"})
+    assert list(toys) == [kept]
+    [told] = log.lines
+    assert told.startswith(f"Cannot release toy:old@{kept}: there is no connection 'old'")
+
+
+class Moved:
+    """A task whose job was taken by its cluster, which another task holds, too, and then did not answer: the
+    connection meant another cluster when the task asked again. `comes_back`: whether the first one answers
+    then."""
+
+    def __init__(self, toys: dict[str, Toy], output: Path, *, comes_back: bool) -> None:
+        tracker_of(task("b", output), StateStore()).submit()
+        [self.first] = toys.values()
+        self.operator, self.store, self.log = task("a", output), StateStore(), Log()
+        self.tracker = tracker = tracker_of(self.operator, self.store)
+        tracker._log = self.log
+        tracker._wait_options = replace(tracker._wait_options, reconnect_timeout=60.0)
+        save = tracker._save
+
+        def save_and_come_back(record: JobRecord) -> None:
+            save(record)
+            if comes_back and len(toys) == 2:
+                self.first.server.http = None
+
+        def lose_answer() -> None:
+            self.first.server.http = 503
+            make_another(toys)
+
+        tracker._save = save_and_come_back  # type: ignore[method-assign]
+        self.first.server.on_lost_answer = lose_answer
+        tracker.submit()
+        self.second = next(iter(toys.values()))
+
+    @property
+    def left(self) -> list[str]:
+        return [job["submission_id"] for job in self.store[STATE_KEY]["left"]]
+
+    @property
+    def jobs(self) -> list[tuple[str, str]]:
+        """Ids and states of those that the task has on the first cluster, and on the second."""
+        jobs = [*self.first.server.jobs[1:], *self.second.server.jobs]
+        return [(job["submission_id"], job["status"]) for job in jobs]
+
+
+def test_job_whose_answer_was_lost_is_stopped_before_another_cluster_is_sent_one(
+    toys: dict[str, Toy], tmp_path: Path
+) -> None:
+    moved = Moved(toys, tmp_path, comes_back=True)
+    (one, stopped), (two, runs) = moved.jobs
+    assert (stopped, runs, moved.left) == ("STOPPED", "RUNNING", [])
+    assert one != two  # an id is never used twice
+    [stop] = [at for at, call in moved.first.server.calls if call.endswith("/stop")]
+    [send] = [at for at, call in moved.second.server.calls if call == "POST /api/jobs/"]
+    assert stop < send
+    assert [list(toy.holders) for toy in (moved.first, moved.second)] == [["b/r/t/-1"], ["a/r/t/-1"]]
+
+
+@pytest.mark.parametrize("next_try", [False, True])
+def test_job_of_a_cluster_that_cannot_be_reached_is_recorded_and_stopped_later(
+    next_try: bool, toys: dict[str, Toy], tmp_path: Path
+) -> None:
+    moved = Moved(toys, tmp_path, comes_back=False)
+    (one, runs), (two, _) = moved.jobs
+    assert (runs, moved.left, moved.store[STATE_KEY]["submission_id"]) == ("RUNNING", [one], two)
+    assert any(f"Ray job {one} may run on toy:" in line for line in moved.log.lines)
+    assert list(moved.first.holders) == ["b/r/t/-1"]
+    moved.first.server.http = None
+    if next_try:
+        found = tracker_of(moved.operator, moved.store, try_number=2).find_job()
+        assert found is not None
+        assert found.submission_id == two
+    else:
+        moved.tracker.conclude({"outcome": "published"})
+    assert (moved.jobs[0], moved.left) == ((one, "STOPPED"), [])
+
+
+def test_job_of_an_earlier_try_on_a_cluster_out_of_reach_is_stopped_at_the_end_of_the_next(
+    toys: dict[str, Toy], tmp_path: Path
+) -> None:
+    operator, store = task("a", tmp_path), StateStore()
+    tracker_of(task("b", tmp_path), StateStore()).submit()
+    tracker_of(operator, store).submit()
+    [first] = toys.values()
+    make_another(toys)
+    first.server.http = 503
+    later = tracker_of(operator, store, try_number=2)
+    assert later.find_job() is None
+    later.submit()
+    first.server.http = None
+    later.conclude({"outcome": "published"})
+    assert [job["status"] for job in first.server.jobs] == ["RUNNING", "STOPPED"]
+    assert (store[STATE_KEY]["left"], len(toys)) == ([], 1)
+
+
+def test_left_job_is_not_stopped_where_it_is_another_tasks(toys: dict[str, Toy], tmp_path: Path) -> None:
+    moved = Moved(toys, tmp_path, comes_back=False)
+    moved.first.server.http = None
+    moved.first.server.jobs[1]["metadata"]["run_id"] = "another"
+    moved.tracker.mark_ended()
+    assert (moved.jobs[0][1], moved.left) == ("RUNNING", [])
 
 
 def refuse_jobs(toys: dict[str, Toy]) -> None:
@@ -203,7 +351,7 @@ def test_task_whose_time_in_line_is_over_releases_the_cluster(
     toys: dict[str, Toy], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(ToyCluster, "is_starting", True)
-    operator, cluster = task("a", tmp_path), RayHook(CONNECTION, "a/r/t/-1")
+    operator, cluster = task("a", tmp_path), RayHook(CONNECTION, Holder("a/r/t/-1", 1))
     with pytest.raises(RayUnreachableError):
         cluster.acquire()
     waits = SubmissionTurnTrigger(asdict(place(queue_timeout=0.3, cluster=cluster.acquired)))
@@ -228,10 +376,10 @@ def test_deferrable_task_waits_in_the_triggerer_for_a_cluster_that_starts(
     toys: dict[str, Toy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ToyCluster, "is_starting", True)
-    gate = SubmissionGate(place(), Log())
+    gate = SubmissionGate(place(), Log(), RayHook(CONNECTION, Holder("d/r/t/-1", 1)))
     assert not asyncio.run(in_loop(lambda: gate.enter(has_turn=False, holds=False)))
     deferred = asdict(place(cluster=gate.cluster))
-    assert [toy.holders for toy in toys.values()] == [{"d/r/t/-1"}]
+    assert [list(toy.holders) for toy in toys.values()] == [["d/r/t/-1"]]
     began = time.monotonic()
     ready = threading.Timer(0.5, lambda: setattr(ToyCluster, "is_starting", False))
     ready.start()

@@ -141,6 +141,15 @@ def test_with_catch_up_it_is_asked_from_its_start_to_its_end(session: Session, c
     assert table.missing() == ["2026-03-06", "2026-03-04", "2026-03-02", "2026-03-01"]
 
 
+def test_run_of_a_person_for_a_date_makes_not_the_slice_of_that_date(
+    session: Session, client_of: ClientOf
+) -> None:
+    table = Table(session, client_of("bob"))
+    table.ran(1, 3)
+    table.ran(2, run_type="manual", state="failed", has_slice=False)
+    assert table.missing() == ["2026-03-02"]
+
+
 def test_date_that_is_not_due_is_not_missing(session: Session, client_of: ClientOf) -> None:
     today = dt.datetime.now(dt.UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     table = Table(session, client_of("bob"), start_date=today - 3 * DAY, catchup=True)

@@ -39,7 +39,7 @@ def statements(database: sessionmaker[Session]) -> Iterator[list[str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("path", "most"), [
-    ("tasks", 6 + TASKS), ("dags/customers/tasks/task_07/slices?limit=400", 8),
+    ("tasks", 6 + 7 * TASKS), ("dags/customers/tasks/task_07/slices?limit=400", 8),
     ("dags/customers/tasks/task_07/slices?limit=400&offset=1000", 8),
     ("dags/customers/tasks/task_07/runs/manual__2025-01-01/-1", 9),
 ])  # fmt: skip

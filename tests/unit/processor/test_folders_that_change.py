@@ -116,7 +116,9 @@ def test_gc_takes_the_characters_of_a_path_as_they_are(job: SliceJob, tmp_path: 
     for name in ("out[12]", "out1"):
         with pytest.raises(Killed):
             run_in_process(changed(job, output_path=f"{tmp_path}/{name}"), kill_after(8))
-    found = garbage.find_leftovers(changed(job, output_path=f"{tmp_path}/out[12]"), 0, stale_seconds=0.1)
+    found = garbage.find_leftovers(
+        changed(job, output_path=f"{tmp_path}/out[12]").address, 0, stale_seconds=0.1
+    )
     assert [Path(f.folders.table.root).parent.name for f in found] == ["out[12]"]
 
 

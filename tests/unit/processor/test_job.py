@@ -55,7 +55,7 @@ def test_failed_job_names_no_secret_of_its_environment(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("ray-sesame-2\n")
     spec = tmp_path / quote(SECRET, safe="") / "hub-sesame-1" / "ray-sesame-2.json"
     program = "airflow_provider_raydatallm.processor.job"
-    command = [sys.executable, "-m", program, "files", str(spec), "--nonce", "n"]
+    command = [sys.executable, "-m", program, "status", str(spec), "--nonce", "n"]
     secrets = {
         "AWS_SECRET_ACCESS_KEY": SECRET, "HF_TOKEN": "hub-sesame-1",
         "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token"),

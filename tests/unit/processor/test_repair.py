@@ -164,8 +164,13 @@ def test_share_of_invalid_answers_has_a_limit_of_its_own(job: SliceJob) -> None:
         SliceError,
         match=r"3 of 60 rows have an invalid answer, which is more than quality.max_invalid 0.04 "
         r"\(2 InvalidOutput, 1 TruncatedAnswer\): row 18 of .*, row 51 of ",
-    ):
+    ) as refused:
         run(strict, InProcess(answer=Model()))
+    assert [advice.partition(":")[0] for advice in refused.value.failure.advice] == [
+        "Change the prompt, or raise quality.repair", "Raise max_tokens",
+        "Or raise quality.max_invalid to publish without them",
+        "Nothing is published, and the answered rows are kept",
+    ]  # fmt: skip
     assert shown(job) == set()
     cluster = InProcess(answer=Model())
     report = run(changed(strict, quality__max_invalid=0.05), cluster)

@@ -446,9 +446,9 @@ def spec(job: SliceJob, tmp_path: Path) -> str:
 
 
 def test_program_says_that_there_is_nothing(spec: str, capsys: pytest.CaptureFixture[str]) -> None:
-    for command, text in (("versions", "nothing is published"), ("gc", "no run left anything")):
-        assert main([command, spec]) == 0
-        assert capsys.readouterr().out.startswith(text)
+    for command, text in (("versions", "nothing is published or staged in"), ("gc", "is empty, or does not")):
+        assert main([command, spec]) == 1
+        assert text in capsys.readouterr().err
 
 
 def test_program_without_a_nonce_prints_for_people(

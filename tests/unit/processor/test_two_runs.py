@@ -261,7 +261,7 @@ def test_extension_whose_base_is_replaced_half_way_pays_no_row_twice(
     other_answers = InProcess(answer=partial(answer_fixed, bad='"n', good='"m'))
     run(changed(growing, rerun__force=True), other_answers)
     pq.write_table(pa.table({"name": [f"x{i}" for i in range(20)]}), tmp_path / "in" / "1.parquet")
-    cluster = meets(10, lambda: restore.restore_version(growing, 1))
+    cluster = meets(10, lambda: restore.restore_version(growing.address, 1))
     report = run(growing, cluster)
     assert (report.published_version, newest(growing).body["base"], cluster.answered) == (4, 3, 20)
     assert answers(growing) == [f"n{i}" for i in range(ROWS)] + [f"x{i}" for i in range(20)]

@@ -134,7 +134,7 @@ def test_other_type_of_vectors_is_refused_before_a_row_is_paid_for_unless_all_da
     shown = pl.read_parquet(f"{tmp_path}/out/**/*.parquet").get_column("answer")
     assert (shown.dtype, shown.to_list()) == (pl.Array(pl.Float16, SIZE), [[1.0] * SIZE, [2.0] * SIZE])
     with pytest.raises(SliceError, match=r"halffloat>\[3\] in the table"):
-        restore_version(changed(days[0], embedding__dtype="float16"), 1)
+        restore_version(changed(days[0], embedding__dtype="float16").address, 1)
     monkeypatch.setattr("tests.unit.processor.test_vectors_of_a_slice.SIZE", SIZE + 1)
     with pytest.raises(SliceError, match=r"\[4\], and .*\[3\] in the table.*embedding.dimensions"):
         run_with(job_in(tmp_path, ["ccc"], "2026-02-01", embedding__dtype="float16"))

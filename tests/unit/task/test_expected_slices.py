@@ -19,7 +19,8 @@ from airflow.sdk import (
     DeltaDataIntervalTimetable,
     MultipleCronTriggerTimetable,
 )
-from airflow.timetables.base import DagRunInfo
+from airflow.timetables._cron import CronMixin
+from airflow.timetables.base import DagRunInfo, TimeRestriction
 from airflow.timetables.events import EventsTimetable
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
@@ -80,6 +81,43 @@ def test_year_of_hours_has_the_hours_that_the_clock_shows() -> None:
     assert [s.key for s in found][25:28] == ["2026-03-29T01+0100", "2026-03-29T03+0200", "2026-03-29T04+0200"]
     twice = keys(slices, at(2026, 10, 25), at(2026, 10, 25, 4))
     assert twice[2:4] == ["2026-10-25T02+0200", "2026-10-25T02+0100"]
+
+
+@pytest.mark.parametrize("kind", [CronDataIntervalTimetable, CronTriggerTimetable])
+@pytest.mark.parametrize("cron", ["0 * * * *", "*/30 1-3 * * *", "30 2 * * *", "15 2,3 * * 0", "0 0 1 * *"])
+def test_dates_of_a_year_are_those_that_airflow_finds(kind: Any, cron: str) -> None:
+    """Also where the clock is set forward and back."""
+    slices = slices_of(kind(cron, timezone=BERLIN), source__slice_format="%Y-%m-%dT%H%M%z")
+    found = [(one.date, one.due) for one in slices.between(at(2026, 1, 1), at(2026, 12, 31))]
+    with DAG("own", schedule=kind(cron, timezone=BERLIN), start_date=at(2026, 1, 1)) as dag:
+        pass
+    restriction = TimeRestriction(at(2026, 1, 1), at(2026, 12, 31), catchup=True)
+    timetable, info, expected = serialized(dag).timetable, None, []
+    while info := timetable.next_dagrun_info_v2(last_dagrun_info=info, restriction=restriction):
+        expected.append((info.data_interval.start, info.run_after))
+    assert found == expected
+    assert len(found) >= 12
+
+
+def test_no_date_of_cron_is_computed_five_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed: list[str] = []
+    for name in ("_get_next", "_get_prev"):
+        compute = getattr(CronMixin, name)
+
+        def noted(self: Any, current: Any, name: str = name, compute: Any = compute) -> Any:
+            computed.append(name)
+            return compute(self, current)
+
+        monkeypatch.setattr(CronMixin, name, noted)
+    slices = slices_of(CronDataIntervalTimetable("0 * * * *", timezone=BERLIN))
+    found = keys(slices, at(2026, 1, 1), at(2026, 1, 31))
+    assert len(computed) <= 2 * len(found) + 10
+
+
+def test_dates_may_be_of_python() -> None:
+    slices = slices_of(CronDataIntervalTimetable("0 * * * *", timezone=BERLIN))
+    first = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
+    assert len(keys(slices, first, first + dt.timedelta(hours=3))) == 4
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ export function SlicePage({ dag, task, run, map }: Props) {
           <NewerVersion line={answer.line} stored={stored.value} />
           {isNewest(answer) && state === "running" ? <Live stored={stored.value} /> : null}
           <Result line={answer.line} settings={settings} stored={stored.value} />
-          {isNewest(answer) ? <Actions dag={dag} line={answer.line} settings={settings} task={task} /> : null}
+          {isNewest(answer) ? <Actions dag={dag} line={answer.line} settings={settings} task={task} toChange={answer.to_change} /> : null}
           <RowCounts
             counts={answer.line.labels}
             names="labels"

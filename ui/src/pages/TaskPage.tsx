@@ -2,14 +2,16 @@
 
 import { Button, Heading, HStack, Text } from "@chakra-ui/react";
 
-import { useMemo } from "react";
+import { useMemo, useState } from "react";
 
 import { type DatesWithoutRun, paths, type Settings } from "../api";
 import { latest, latestWithFigures, missingKeys, publishedBefore, slicesToCome } from "../calendar";
 import { Calendar } from "../parts/task/Calendar";
 import { Note, PageLink, Plain, Problem, Section, Waiting } from "../parts/basics";
-import { FillGaps } from "../parts/task/FillGaps";
+import { FailedRuns } from "../parts/task/FailedRuns";
+import { FillGaps, useBackfillable } from "../parts/task/FillGaps";
 import { Trends } from "../parts/task/Trends";
+import { failedRuns } from "../failures";
 import { count } from "../format";
 import { pathOf } from "../route";
 import { measured } from "../trends";
@@ -28,12 +30,16 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
     () => missingKeys(withoutRun.dates, slices ?? [], areAll).filter((key) => !toCome.has(key)),
     [areAll, slices, toCome, withoutRun],
   );
+  const failed = useMemo(() => failedRuns(slices ?? [], bySlice, withoutSlice), [bySlice, slices, withoutSlice]);
+  // What the open dialog is about stays as it is, also when the days begin meanwhile.
+  const [asked, setAsked] = useState<string[] | null>(null);
+  const backfillable = useBackfillable(dag, task, missing.length > 0 || asked !== null);
   return (
     <>
       <Text fontSize="sm">
         <PageLink to={pathOf({})}>Ray LLM</PageLink> /
       </Text>
-      <Heading as="h1" maxWidth="100%" overflowWrap="anywhere" size="lg">
+      <Heading as="h1" maxWidth="100%" overflowWrap="anywhere" size="xl">
         <Plain>{dag}</Plain> / <Plain>{task}</Plain>
       </Heading>
       {error ? <Problem error={error} /> : null}
@@ -47,14 +53,43 @@ export function TaskPage({ dag, task }: { dag: string; task: string }) {
         error ? null : (
           <Waiting />
         )
-      ) : slices.length === 0 ? (
-        <Note>This task has no slices yet.</Note>
-      ) : bySlice.size === 0 && areAll ? (
-        <Note>This task has had trials only, which are tables of their own and no slices.</Note>
       ) : (
         <>
-          <Section aside={<FillGaps dag={dag} dates={withoutRun.dates} missing={missing} settings={settings} slices={bySlice} task={task} />} title="Slices">
-            <Calendar before={before} dag={dag} missing={missing} slices={bySlice} task={task} toCome={toCome} />
+          <FailedRuns dag={dag} runs={failed} task={task} />
+          {bySlice.size === 0 && toCome.size === 0 && areAll ? (
+            <Note>
+              {slices.length === 0
+                ? "This task has no slices yet."
+                : "This task has had trials only, which are tables of their own and no slices."}
+            </Note>
+          ) : null}
+          <Section
+            aside={
+              backfillable ? (
+                <FillGaps
+                  {...backfillable}
+                  asked={asked}
+                  dag={dag}
+                  dates={withoutRun.dates}
+                  missing={missing}
+                  onAsk={setAsked}
+                  settings={settings}
+                  slices={bySlice}
+                  task={task}
+                />
+              ) : null
+            }
+            title="Slices"
+          >
+            <Calendar
+              before={before}
+              dag={dag}
+              missing={missing}
+              onFill={backfillable && ((key) => setAsked([key]))}
+              slices={bySlice}
+              task={task}
+              toCome={toCome}
+            />
             <Unknown withoutRun={withoutRun} />
             {areAll ? null : (
               <HStack mt={4}>

@@ -15,12 +15,15 @@ interface Props {
   disabled?: boolean;
   /** Whether what the dialog says can be done. */
   canAct?: boolean;
+  /** Set by whoever opens it otherwise, too. */
+  isOpen?: boolean;
   onOpenChange?: (isOpen: boolean) => void;
   title?: string;
 }
 
-export function Confirm({ name, children, act, disabled, canAct = true, onOpenChange, title }: Props) {
-  const [isOpen, setOpen] = useState(false);
+export function Confirm({ name, children, act, disabled, canAct = true, onOpenChange, title, ...props }: Props) {
+  const [isOwnOpen, setOpen] = useState(false);
+  const isOpen = props.isOpen ?? isOwnOpen;
   const [isBusy, setBusy] = useState(false);
   const [said, setSaid] = useState<ReactNode>(null);
   const run = async () => {

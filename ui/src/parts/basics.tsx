@@ -6,7 +6,7 @@ import { Link as RouterLink } from "react-router-dom";
 
 import type { ApiError, SliceLine } from "../api";
 import { UNKNOWN } from "../format";
-import { type CellState, LOOKS } from "../states";
+import { type CellState, colorsOf, LOOKS } from "../states";
 import { NAME, shortName, visible } from "../text";
 
 /** Characters of a tip. */
@@ -14,16 +14,12 @@ const TIP = 1_000;
 
 /** The mark of a state: a colour and a letter. */
 export function Mark({ state, size = "20px" }: { state: CellState; size?: string }) {
-  const look = LOOKS[state];
   return (
     <Flex
+      {...colorsOf(state)}
       align="center"
       aria-hidden
-      bg={look.color}
-      border={state === "missing" ? "1.5px dashed" : undefined}
-      borderColor="fg.muted"
       borderRadius="sm"
-      color={state === "missing" ? "fg" : look.ink}
       flexShrink={0}
       fontSize="xs"
       fontWeight="bold"
@@ -31,7 +27,7 @@ export function Mark({ state, size = "20px" }: { state: CellState; size?: string
       justify="center"
       width={size}
     >
-      {look.mark}
+      {LOOKS[state].mark}
     </Flex>
   );
 }

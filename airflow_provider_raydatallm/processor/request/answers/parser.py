@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from airflow_provider_raydatallm.contract.result.row_errors import PROMPT_TOO_LONG
 from airflow_provider_raydatallm.processor.columns import (
     COUNT_FIELDS,
     FAILED_FIELDS,
@@ -19,8 +20,7 @@ from airflow_provider_raydatallm.processor.columns import (
     failed_table,
 )
 
-#: Error type of prompts that the engine refuses for their length, in vLLM's words.
-PROMPT_TOO_LONG = "PromptTooLong"
+#: How vLLM says that it refuses a prompt for its length.
 _TOO_LONG = re.compile(r"longer than the maximum|maximum context length|exceeds[^.]*max_model_len")
 
 _NO_FAILURES = pa.schema([*FAILED_FIELDS, *SAID_FIELDS, *SPENT_FIELDS]).empty_table()

@@ -42,5 +42,5 @@ def test_texts_of_progress_end_no_line() -> None:
     waiting = {"waited_s": 1, "needs": {}, "free": {}, "ahead": ["x\nERROR y"]}
     for line in (waiting_text(waiting), *plan_lines({"plan": [("column\nx", "y\nz")]})):
         assert "\n" not in line
-    assert progress_text(failed) == "failed (a ERROR b)"
+    assert progress_text(failed) == "failed: a ERROR b"
     assert progress_text({"step": "a\nb"}) == "a\n    b"

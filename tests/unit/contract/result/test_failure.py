@@ -166,3 +166,9 @@ def test_for_other_systems_no_text_may_quote_a_row() -> None:
 def test_what_no_retry_can_fix() -> None:
     assert {"input", "model", "cluster", "connection"} == FINAL
     assert not WHOLE.can_retry
+
+
+def test_sentences_that_end_with_a_mark_of_their_own_get_no_full_stop() -> None:
+    failure = Failure("input", "it ends at byte 5", advice=("Is it truncated?", "If so, write it again"))
+    assert failure.text == "it ends at byte 5. Is it truncated? If so, write it again"
+    assert Failure("input", "No room.", advice=("Wait",)).text == "No room. Wait"

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from airflow_provider_raydatallm.contract.result.counters import TRUNCATED_ANSWER
 from airflow_provider_raydatallm.contract.result.report import Balance, Throughput, Utilisation
+from airflow_provider_raydatallm.contract.result.row_errors import TRUNCATED_ANSWER
 from airflow_provider_raydatallm.processor.columns import failed_table
 from airflow_provider_raydatallm.processor.engines.base import answer_table
 from airflow_provider_raydatallm.processor.metrics.meter import (

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.metrics import progress as progress_module
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressReporter
 from airflow_provider_raydatallm.processor.publish import garbage
@@ -108,6 +108,26 @@ def test_slice_with_too_many_failed_rows_has_their_number_beside_the_error(tmp_p
     assert (counts["planned"], counts["finished"], counts["failed"]) == (30, 30, 20)
 
 
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (
+            "We couldn't connect to 'https://huggingface.co' to load the files",
+            "the model m/m: OSError: We couldn't connect to 'https://huggingface.co' to load the files",
+        ),
+        ("m/m is not a valid git identifier", "OSError: m/m is not a valid git identifier"),
+        ("the disk is full", "OSError: the disk is full"),
+    ],
+)  # fmt: skip
+def test_failure_of_the_hub_names_the_model(job: SliceJob, words: str, sentence: str) -> None:
+    def fail(batch: pa.Table) -> None:
+        raise OSError(words)
+
+    with pytest.raises(OSError, match=words[:9]) as raised:
+        run(job, fail)
+    assert getattr(raised.value, "failure", None).sentence == sentence
+
+
 def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
     job: SliceJob, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -120,10 +140,10 @@ def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
     assert (progress["step"], progress["rows"], progress["planned"]) == ("failed", 20, 30)
     spec = tmp_path / "spec.json"
     spec.write_text(job.model_dump_json())
-    assert main(["status", str(spec)]) == 0
-    shown = capsys.readouterr()
-    assert shown.out == "nothing is published\n"
-    assert f"{progress['when']}: failed (the third batch failed): 20 of 30 rows (67%)" in shown.err
+    assert main(["show", str(spec)]) == 1
+    assert capsys.readouterr().out.splitlines()[:2] == [
+        "nothing is published", f"the run failed at {progress['when']}: the third batch failed",
+    ]  # fmt: skip
 
     run(job)
     assert not file_of(job).exists()
@@ -153,8 +173,8 @@ def test_log_of_a_dead_process_is_read_and_told_once(job: SliceJob, monkeypatch:
 def test_gc_removes_the_progress_of_an_abandoned_checkpoint(job: SliceJob) -> None:
     with pytest.raises(SliceError):
         run(job, fail_at_third_batch())
-    for found in garbage.find_leftovers(job, 0):
-        garbage.remove_leftovers(found.folders)
+    for found in garbage.find_leftovers(job.address, 0):
+        garbage.remove_leftovers(found)
     assert not file_of(job).exists()
 
 

@@ -47,9 +47,9 @@ def age(folder: Path, days: float) -> None:
 
 def collect(job: SliceJob, days: float = 7) -> set[str]:
     """Removes leftovers; returns the metadata folders in which there were some."""
-    found = garbage.find_leftovers(job, days, stale_seconds=0.5)
+    found = garbage.find_leftovers(job.address, days, stale_seconds=0.5)
     for one in found:
-        garbage.remove_leftovers(one.folders)
+        garbage.remove_leftovers(one)
     return {one.folders.metadata.root for one in found}
 
 
@@ -81,7 +81,7 @@ def test_old_leftovers_go_and_young_ones_stay(job: SliceJob) -> None:
     trial = half_finished(changed(job, source__max_rows=25))
     age(old, 8)
     age(trial, 8)
-    ages = [found.age_days for found in garbage.find_leftovers(job, 7)]
+    ages = [found.age_days for found in garbage.find_leftovers(job.address, 7)]
     assert [7.9 < days < 8.1 for days in ages] == [True, True]
     assert collect(job) == {str(old), str(trial)}
     for folder in (old, trial):
@@ -106,8 +106,8 @@ def test_run_that_was_taken_for_dead_and_wakes_up_loses_time_and_no_row(job: Sli
 
     def remove(batch: pa.Table) -> None:
         if cluster.answered == 20:  # its beat comes too late
-            for found in garbage.find_leftovers(job, -1, stale_seconds=0):
-                garbage.remove_leftovers(found.folders)
+            for found in garbage.find_leftovers(job.address, -1, stale_seconds=0):
+                garbage.remove_leftovers(found)
 
     cluster = InProcess(before_batch=remove)
     with pytest.raises(LeaseLostError):
@@ -227,7 +227,7 @@ def test_slice_on_which_a_run_is_at_work_is_left_alone(
     age(folder, 8)
     before = files_below(folder / CHECKPOINT)
     with held(job):
-        assert garbage.find_leftovers(job, days, stale_seconds=5) == []
+        assert garbage.find_leftovers(job.address, days, stale_seconds=5) == []
         assert files_below(folder / CHECKPOINT) == before
 
 

@@ -76,7 +76,7 @@ def test_slice_lives_on_an_object_store_as_on_a_disk(job: SliceJob, sleeps: list
     run(asked(job, "new"))
     assert answers(job) == [f"{name} new" for name in NAMES]
     assert sleeps == [folder.COPY_TIMEOUT_SECONDS]
-    assert restore_version(job, 1).number == 3
+    assert restore_version(job.address, 1).number == 3
     assert answers(job) == NAMES
     old = published_dataset(job.slice_path, version=2).to_table()
     assert old.column("answer").to_pylist() == [f"{name} new" for name in NAMES]
@@ -144,9 +144,9 @@ def test_leftovers_on_an_object_store_are_found_and_removed(job: SliceJob) -> No
     with pytest.raises(SliceError, match=r"quality.max_quarantine"):
         run(changed(asked(job, "new"), prompt="{name}!", quality__max_quarantine=0))
     before = answers(job)
-    [found] = garbage.find_leftovers(job, -1, stale_seconds=0)
-    garbage.remove_leftovers(found.folders)
-    assert garbage.find_leftovers(job, -1, stale_seconds=0) == []
+    [found] = garbage.find_leftovers(job.address, -1, stale_seconds=0)
+    garbage.remove_leftovers(found)
+    assert garbage.find_leftovers(job.address, -1, stale_seconds=0) == []
     assert folders_of(job).metadata.names("checkpoint") == []
     assert (answers(job), run(job).outcome) == (before, "unchanged")
     assert run(asked(job, "new")).published_version == 3

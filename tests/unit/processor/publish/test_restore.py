@@ -49,7 +49,7 @@ def test_restored_version_is_a_new_one_with_the_old_rows_quarantine_and_question
     rows, failed = answers(job), pq.read_table(job.paths.quarantine, partitioning=None)
     old = newest(job)
     run(asked(job, "new"))
-    version = restore.restore_version(job, 1)
+    version = restore.restore_version(job.address, 1)
     assert (version.number, version.body["base"], version.fingerprint) == (3, 2, old.fingerprint)
     assert answers(job) == rows
     assert pq.read_table(job.paths.quarantine, partitioning=None).equals(failed)
@@ -68,7 +68,7 @@ def test_restored_version_is_a_new_one_with_the_old_rows_quarantine_and_question
 def test_restored_version_can_be_retried_and_extended(job: SliceJob) -> None:
     run(job)
     run(asked(job, "new"))
-    restore.restore_version(job, 1)
+    restore.restore_version(job.address, 1)
     cluster = InProcess(answer=answer_fixed)
     assert run(changed(job, rerun__retry_quarantined=True), cluster).counts.succeeded == 11
     assert cluster.answered == 1
@@ -77,13 +77,13 @@ def test_restored_version_can_be_retried_and_extended(job: SliceJob) -> None:
 
 def test_version_that_is_not_kept_is_refused_with_those_that_are(job: SliceJob) -> None:
     with pytest.raises(SliceError, match=r"version 1 of .* is not kept \(kept: none\)"):
-        restore.restore_version(job, 1)
+        restore.restore_version(job.address, 1)
     for text in ("one", "two", "three"):
         run(asked(job, text))
     before = files_below(Path(job.output_path).parent)
     for number in (1, 4):
         with pytest.raises(SliceError, match=rf"version {number} of .* is not kept \(kept: 3, 2\)") as e:
-            restore.restore_version(job, number)
+            restore.restore_version(job.address, number)
         assert e.value.kind == "input"
     assert files_below(Path(job.output_path).parent) == before
 
@@ -100,7 +100,7 @@ def test_kept_version_that_is_damaged_is_never_restored(job: SliceJob, damage: s
         path.write_bytes(content if damage == "altered" else content[:-1])
     says = rf"{path.name}.* of version 1 .*is not what was published"
     with pytest.raises(SliceError, match="version 1 of .* is not kept" if damage == "gone" else says) as e:
-        restore.restore_version(job, 1)
+        restore.restore_version(job.address, 1)
     assert e.value.kind == "input"
     assert answers(job)[0] == "a new"
     assert run(asked(job, "new")).outcome == "unchanged"
@@ -114,8 +114,8 @@ def test_damaged_commit_of_a_kept_version_stops_neither_readers_nor_restores_of_
     assert [v.number for v in kept_versions(folders_of(job))] == [3, 2]
     assert published_dataset(job.slice_path, version=2).count_rows() == 10
     with pytest.raises(SliceError, match=r"version 1 of .* is not kept \(kept: 3, 2\)"):
-        restore.restore_version(job, 1)
-    assert restore.restore_version(job, 2).number == 4
+        restore.restore_version(job.address, 1)
+    assert restore.restore_version(job.address, 2).number == 4
     assert answers(job)[0] == "a two"
 
 
@@ -134,10 +134,10 @@ def test_run_that_publishes_at_the_same_time_wins_and_the_restore_says_so(
     with monkeypatch.context() as patch:
         patch.setattr(FolderSink, "locate", late)
         with pytest.raises(SliceError, match=r"another run publishes .* Try again") as e:
-            restore.restore_version(job, 1)
+            restore.restore_version(job.address, 1)
     assert e.value.kind == "transient"
     assert answers(job)[0] == "a new"
-    assert restore.restore_version(job, 1).number == 4
+    assert restore.restore_version(job.address, 1).number == 4
     assert answers(job)[0] == "a"
     assert len(files_below(metadata(job) / "staged")) == 1  # the marker
 
@@ -156,7 +156,7 @@ def test_version_that_appears_while_another_is_restored_is_not_overtaken(
 
     monkeypatch.setattr(restore, "kept_versions", late)
     with pytest.raises(SliceError, match=r"version 3 of .* was published meanwhile") as e:
-        restore.restore_version(job, 1)
+        restore.restore_version(job.address, 1)
     assert e.value.kind == "transient"
     assert (newest(job).number, answers(job)[0]) == (3, "a newer")
 
@@ -173,7 +173,7 @@ def test_restore_that_dies_before_its_commit_changes_nothing(
     with monkeypatch.context() as patch:
         patch.setattr(restore, "put_commit", die)
         with pytest.raises(OSError, match="killed"):
-            restore.restore_version(job, 1)
+            restore.restore_version(job.address, 1)
     assert run(asked(job, "new")).outcome == "unchanged"
     assert run(asked(job, "newer")).published_version == 3
     assert len(files_below(metadata(job) / "staged")) == 1
@@ -185,7 +185,7 @@ def test_run_at_work_while_a_version_is_restored_answers_nothing_twice(job: Slic
 
     def restore_once(batch: pa.Table) -> None:
         if cluster.answered == 10:
-            restore.restore_version(job, 1)
+            restore.restore_version(job.address, 1)
 
     cluster = InProcess(before_batch=restore_once)
     report = run(asked(job, "newer"), cluster)
@@ -196,8 +196,8 @@ def test_run_at_work_while_a_version_is_restored_answers_nothing_twice(job: Slic
 def test_program_lists_versions_and_restores_one(
     job: SliceJob, spec: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["versions", spec]) == 0
-    assert capsys.readouterr().out == "nothing is published\n"
+    assert main(["versions", spec]) == 1
+    assert "error: nothing is published or staged in" in capsys.readouterr().err
     assert main(["files", spec]) == 1
     captured = capsys.readouterr()
     assert captured.err == f"error: no slice is published in {job.slice_path}\n"

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.publish import commit as publish_commit
@@ -35,9 +35,10 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
     get_staged,
 )
 from airflow_provider_raydatallm.processor.slice_run import stage_slice
-from airflow_provider_raydatallm.processor.storage import documents
+from airflow_provider_raydatallm.processor.storage import disk, documents
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.column_agreement import ColumnAgreement, table_metadata
+from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
@@ -99,7 +100,7 @@ def test_staged_version_is_published_as_it_was_staged(job: SliceJob) -> None:
     staged = stage(job, cluster)
     assert not Path(job.slice_path).exists()
     assert cluster.answered == ROWS
-    version = commit_for_people(job, None)
+    version = commit_for_people(job.address, None)
     assert answers(job) == [f"n{i}" for i in range(ROWS)]
     known_at_commit = ("published_at", "provider_version", "staged_version", "format")
     body = {k: v for k, v in newest(job).body.items() if k not in known_at_commit}
@@ -133,7 +134,7 @@ def test_commit_that_comes_between_the_steps_of_a_discard_wins(
         monkeypatch.setattr(version_numbers, "_highest_shown", look)
         with monkeypatch.context() as patch:  # killed before the table shows it
             patch.setattr(publish_commit, "reconcile", lambda folders: None)
-            commit(folders, job, staged)
+            commit(folders, job.slice_key, staged)
         return look(of)
 
     monkeypatch.setattr(version_numbers, "_highest_shown", late)
@@ -150,10 +151,10 @@ def test_command_that_was_killed_after_its_commit_leaves_nothing_that_the_next_o
     stage(job)  # whose lease is later than the version's
     with monkeypatch.context() as patch:
         patch.setattr(staged_commands, "remove_what_runs_kept", lambda *_: None)
-        commit_for_people(job, staged.name)
+        commit_for_people(job.address, staged.name)
     assert (metadata(job) / "lease").exists()
     with pytest.raises(StagedVersionError, match="published already, as version 1"):
-        commit_for_people(job, staged.name)
+        commit_for_people(job.address, staged.name)
     assert not (metadata(job) / "lease").exists()
 
 
@@ -163,7 +164,7 @@ def test_file_that_was_replaced_by_another_of_its_size_is_not_published(job: Sli
     path = metadata(job) / staged.version.staged_name(file)
     path.write_bytes(b"X" * path.stat().st_size)
     with pytest.raises(UnusableError, match="has other content than was staged"):
-        commit_for_people(job, staged.name)
+        commit_for_people(job.address, staged.name)
     assert not Path(job.slice_path).exists()
     cluster = InProcess()
     assert run(job, cluster).outcome == "published"
@@ -196,11 +197,11 @@ def test_what_is_no_plan_or_staged_file_any_more_is_not_published(
             case _:
                 path.write_bytes(b"x" * len(content))
         with pytest.raises(UnusableError):
-            commit_for_people(job, staged.name)
+            commit_for_people(job.address, staged.name)
         assert not Path(job.slice_path).exists()
         path.rmdir() if kind == "folder" else path.unlink()
         path.write_bytes(content)
-    assert commit_for_people(job, staged.name).number == 1
+    assert commit_for_people(job.address, staged.name).number == 1
 
 
 def add_input(job: SliceJob, *names: str) -> None:
@@ -214,9 +215,9 @@ def test_commit_leaves_the_rows_of_a_run_over_another_input(job: SliceJob) -> No
     with pytest.raises(Killed):
         run(killed, kill_after(1))
     assert (metadata(job) / "progress.json").exists()
-    commit_for_people(job, staged.name)
+    commit_for_people(job.address, staged.name)
     with pytest.raises(StagedVersionError, match="published already"):
-        commit_for_people(job, staged.name)
+        commit_for_people(job.address, staged.name)
     assert (metadata(job) / "progress.json").exists()
     cluster = InProcess()
     run(killed, cluster)
@@ -229,8 +230,8 @@ def test_rows_of_a_version_that_waits_stay_whatever_else_is_published(job: Slice
     add_input(job, *(f"m{i}" for i in range(8)))
     other = changed(job, rerun__on_input_change="recompute")
     second = stage(other)
-    commit_for_people(job, first.name)
-    discard_for_people(job, second.name)
+    commit_for_people(job.address, first.name)
+    discard_for_people(job.address, second.name)
     cluster = InProcess()
     run(other, cluster)
     assert cluster.answered == 0
@@ -252,23 +253,30 @@ def test_commit_refuses_where_a_run_does(job: SliceJob, fault: str) -> None:
         case _:
             commit_file.write_text("{")
     before = all_files(job, besides="/lease/")
-    for act in (lambda: run(job), lambda: commit_for_people(job, staged.name)):
+    for act in (lambda: run(job), lambda: commit_for_people(job.address, staged.name)):
         with pytest.raises(SliceError) as refused:
             act()
         assert refused.value.kind == "input"
     assert all_files(job, besides="/lease/") == before
 
 
-def test_version_of_another_date_is_published_by_nobody(job: SliceJob) -> None:
-    one = changed(job, slice_instant="2026-01-31T00:00:00+00:00")
-    other = changed(job, slice_instant="2026-01-31T01:00:00+00:00")
-    staged = stage(one)
-    with pytest.raises(SliceError, match="two runs share one key"):
-        commit_for_people(other, staged.name)
-    assert not Path(job.slice_path).exists()
-    cluster = InProcess()
-    run(other, cluster)
+def test_version_of_another_date_is_published_by_no_run(job: SliceJob) -> None:
+    staged = stage(changed(job, slice_instant="2026-01-31T00:00:00+00:00"))
+    run(changed(job, slice_instant="2026-01-31T01:00:00+00:00"))
     assert newest(job).body.get("staged_version") != staged.name
+
+
+def test_date_that_was_published_under_the_name_of_another_clock_is_not_published_twice(
+    job: SliceJob,
+) -> None:
+    instant = "2026-01-30T16:00:00+00:00"
+    in_utc = changed(job, slice_key="2026-01-30", slice_instant=instant, other_slice_keys=["2026-01-31"])
+    in_taipei = changed(job, slice_key="2026-01-31", slice_instant=instant)
+    stage(in_utc)
+    run(in_taipei)
+    with pytest.raises(SliceError, match="which is published as '2026-01-31'"):
+        commit_for_people(in_utc.address, None)
+    assert versions.newest_version(SliceFolders.open(in_utc.paths).metadata) is None
 
 
 def test_version_that_gc_found_too_old_is_not_published_whatever_number_the_table_shows(
@@ -283,7 +291,7 @@ def test_version_that_gc_found_too_old_is_not_published_whatever_number_the_tabl
     late = get_staged(folders_of(job), staged.name)
     collect(job)
     with pytest.raises(StagedVersionError):
-        commit(folders_of(job), job, late)
+        commit(folders_of(job), job.slice_key, late)
     assert versions.newest_version(folders_of(job).metadata) is None
 
 
@@ -292,22 +300,16 @@ def test_version_whose_plan_is_gone_is_not_published(job: SliceJob) -> None:
     (metadata(job) / staged.version.plan).unlink()
     before = all_files(job)
     with pytest.raises(UnusableError, match=r"plan-.* is gone"):
-        commit_for_people(job, staged.name)
+        commit_for_people(job.address, staged.name)
     assert all_files(job) == before
     cluster = InProcess()
     assert run(job, cluster).outcome == "published"
     assert cluster.answered == 0
 
 
-def test_command_that_names_none_takes_the_only_one_of_its_own_configuration(job: SliceJob) -> None:
+def test_command_that_names_none_takes_the_only_one(job: SliceJob) -> None:
     staged = stage(job)
-    for act in (commit_for_people, discard_for_people):
-        with pytest.raises(StagedVersionError, match="is of another configuration"):
-            act(asked(job, "new"), None)
-    assert not Path(job.slice_path).exists()
-    assert (
-        commit_for_people(asked(job, "new"), staged.name).number == 1
-    )  # by its name, whatever the spec asks
+    assert commit_for_people(job.address, None).body["staged_version"] == staged.name
 
 
 def test_run_that_only_stages_finds_what_is_staged(job: SliceJob) -> None:
@@ -319,16 +321,16 @@ def test_run_that_only_stages_finds_what_is_staged(job: SliceJob) -> None:
 def test_staged_version_is_published_once_whoever_is_late(job: SliceJob) -> None:
     staged = stage(job)
     late = get_staged(folders_of(job), staged.name)
-    commit(folders_of(job), job, staged)
+    commit(folders_of(job), job.slice_key, staged)
     with pytest.raises(PublishedByOthersError, match="as version 1"):
-        commit(folders_of(job), job, late)
+        commit(folders_of(job), job.slice_key, late)
     with pytest.raises(StagedVersionError, match="was published already, as version 1"):
-        commit_for_people(job, staged.name)
+        commit_for_people(job.address, staged.name)
     with pytest.raises(StagedVersionError, match="nothing is discarded"):
         discard(folders_of(job), late)
     run(asked(job, "new"))
     with pytest.raises(PublishedByOthersError, match="as version 1"):
-        commit(folders_of(job), job, late)
+        commit(folders_of(job), job.slice_key, late)
     assert versions.Commits.list(folders_of(job).metadata).numbers == (1, 2)
     assert answers(job)[0] == "n0 new"
 
@@ -339,7 +341,7 @@ def test_number_that_was_used_up_by_a_void_is_followed_by_the_next(job: SliceJob
     staged = stage(job)
     for _ in range(voids):
         void(job)
-    assert commit_for_people(job, staged.name).number == staged.number + voids
+    assert commit_for_people(job.address, staged.name).number == staged.number + voids
     assert newest(job).body["report"]["published_version"] == staged.number + voids
     assert answers(job) == [f"n{i}" for i in range(ROWS)]
     assert files_below(metadata(job) / "staged") == {staged_marker(job)}
@@ -352,13 +354,13 @@ def test_version_whose_base_was_replaced_is_refused_and_can_be_discarded(job: Sl
     late = get_staged(folders_of(job), staged.name)
     run(asked(job, "other"))
     with pytest.raises(StagedVersionError, match="published since"):
-        commit_for_people(job, staged.name)
+        commit_for_people(job.address, staged.name)
     with pytest.raises(SupersededError):
-        commit(folders_of(job), job, late)
+        commit(folders_of(job), job.slice_key, late)
     assert answers(job)[0] == "n0 other"
     assert staged_names(folders_of(job).metadata) == [staged.name]
     commits = files_below(metadata(job) / "commits")
-    assert discard_for_people(job, None) == staged.name
+    assert discard_for_people(job.address, None) == staged.name
     assert staged_names(folders_of(job).metadata) == []
     assert files_below(metadata(job) / "commits") == commits  # no void: nobody could commit it
     assert answers(job)[0] == "n0 other"
@@ -366,9 +368,9 @@ def test_version_whose_base_was_replaced_is_refused_and_can_be_discarded(job: Sl
 
 def test_of_two_staged_versions_one_is_published(job: SliceJob) -> None:
     first, second = stage(job), stage(asked(job, "new"))
-    commit_for_people(job, second.name)
+    commit_for_people(job.address, second.name)
     with pytest.raises(StagedVersionError):
-        commit_for_people(job, first.name)
+        commit_for_people(job.address, first.name)
     assert answers(job)[0] == "n0 new"
 
 
@@ -376,7 +378,7 @@ def test_discarded_version_is_published_by_nobody_who_read_it_before(job: SliceJ
     staged = stage(job)
     discard(folders_of(job), staged)
     with pytest.raises(UnusableError):
-        commit(folders_of(job), job, staged)
+        commit(folders_of(job), job.slice_key, staged)
     assert versions.newest_version(folders_of(job).metadata) is None
     assert files_below(metadata(job) / "staged") == set()
     cluster = InProcess()
@@ -401,7 +403,7 @@ def test_discard_between_the_copies_and_the_commit_wins(
 
     monkeypatch.setattr(copy, then_discarded)
     with pytest.raises(UnusableError, match="discarded meanwhile"):
-        commit(folders_of(job), job, staged)
+        commit(folders_of(job), job.slice_key, staged)
     assert versions.newest_version(folders_of(job).metadata) is None
 
 
@@ -440,7 +442,7 @@ def test_staged_version_that_is_not_as_it_was_staged_is_refused(job: SliceJob, f
             says = "is damaged"
     before = all_files(job)
     with pytest.raises(StagedVersionError, match=says):
-        commit_for_people(job, staged.name)
+        commit_for_people(job.address, staged.name)
     assert all_files(job) == before
     assert answers(job)[0] == "n0 first"
     cluster = InProcess()
@@ -462,6 +464,8 @@ def test_staged_version_that_is_not_as_it_was_staged_is_refused(job: SliceJob, f
         ({"slice_key": "2026-02-01"}, "is of slice '2026-02-01', and this is '2026-01-31'"),
         ({"format": 99}, "says 'format', which only a commit does"),
         ({"void": True}, "says 'void', which only a commit does"),
+        ({"plan": "plans/plan-000002-0123abcd.json"}, "names the plan of another version"),
+        ({"epoch": LAST_NUMBER}, f"is of epoch {LAST_NUMBER}, and the newest that a run had is 2"),
     ],
 )
 def test_document_that_nobody_could_show_once_it_is_committed_is_refused(
@@ -472,10 +476,87 @@ def test_document_that_nobody_could_show_once_it_is_committed_is_refused(
     edit(metadata(job) / document_name(staged.name), lambda body: body["commit"].update(forged))
     before = all_files(job)
     with pytest.raises(StagedVersionError, match=says):
-        commit_for_people(job, staged.name)
+        commit_for_people(job.address, staged.name)
     assert all_files(job) == before
     cluster = InProcess()
     assert (run(job, cluster).outcome, cluster.answered) == ("published", 0)
+
+
+def test_run_that_only_stages_holds_no_version_of_an_epoch_that_no_run_had(job: SliceJob) -> None:
+    staged = stage(job)
+    edit(metadata(job) / document_name(staged.name), lambda body: body["commit"].update(epoch=LAST_NUMBER))
+    cluster = InProcess()
+    assert stage(job, cluster).name != staged.name
+    assert cluster.answered == 0
+    assert commit_for_people(job.address, None).epoch == 2
+
+
+@pytest.mark.parametrize("whose", ["published", "staged"])
+def test_discard_removes_no_plan_of_another_version(job: SliceJob, whose: str) -> None:
+    if whose == "published":
+        run(job)
+        plan, other = newest(job).plan, ""
+    else:
+        waiting = stage(job)
+        plan, other = waiting.version.plan, waiting.name
+    staged = stage(asked(job, "new"))
+    path = metadata(job) / document_name(staged.name)
+    edit(path, lambda body: body["commit"].update(plan=plan))
+    with pytest.raises(StagedVersionError, match="names the plan of another version"):
+        discard_for_people(job.address, staged.name)
+    assert (metadata(job) / plan).exists()
+    if other:
+        assert commit_for_people(job.address, other).plan == plan
+
+
+def test_document_that_says_that_it_follows_itself_hides_no_published_version(job: SliceJob) -> None:
+    staged = stage(job)
+    path = metadata(job) / document_name(staged.name)
+    content = path.read_bytes()
+    version = commit_for_people(job.address, None)
+    path.parent.mkdir()
+    path.write_bytes(content)
+    edit(path, lambda body: body.update(follows=1))
+    with pytest.raises(StagedVersionError, match="follows version 1, and its number is 1"):
+        discard_for_people(job.address, staged.name)
+    assert (metadata(job) / version.plan).exists()
+
+
+@pytest.mark.parametrize("name", ["../../x", "000001-0123abcd", "x"])
+def test_name_that_no_staged_version_has_is_told_with_those_there_are(job: SliceJob, name: str) -> None:
+    staged = stage(job)
+    for ask in (commit_for_people, discard_for_people):
+        with pytest.raises(StagedVersionError) as e:
+            ask(job, name)
+        assert str(e.value) == (
+            f"no staged version of {job.slice_path} is named {name!r} (it has: {staged.name})"
+        )
+    assert staged_names(folders_of(job).metadata) == [staged.name]
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_run_whose_staged_files_are_removed_with_its_number_decides_again(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, taken: bool
+) -> None:
+    """Its last file may be written while who shows the version that has that number removes what else is
+    staged for it."""
+    make_folder, cluster, used_up = disk.make_folder, InProcess(), []
+
+    def removed_at_once(folder: Path) -> None:
+        make_folder(folder)
+        if folder.name.startswith("000001-") and folder.parent.name == "staged":
+            if taken and not used_up:
+                used_up.append(void(job))
+            folder.rmdir()
+
+    monkeypatch.setattr(disk, "make_folder", removed_at_once)
+    if taken:
+        assert stage(job, cluster).number == 2
+        assert commit_for_people(job.address, None).number == 2
+    else:
+        with pytest.raises(StorageError, match="cannot write"):
+            stage(job, cluster)
+    assert cluster.answered == ROWS
 
 
 def test_document_does_not_decide_whether_the_table_s_columns_change(job: SliceJob) -> None:
@@ -490,7 +571,7 @@ def test_document_does_not_decide_whether_the_table_s_columns_change(job: SliceJ
     edit(metadata(job) / document_name(staged.name), forge)
     known = ColumnAgreement.read(table_metadata(folders_of(job))).columns
     with pytest.raises(OtherColumnsError, match=r"column 'name' is int64, and .*slice '2026-02-01'"):
-        commit_for_people(job, staged.name)
+        commit_for_people(job.address, staged.name)
     assert ColumnAgreement.read(table_metadata(folders_of(job))).columns == known
     assert answers(job)[0] == "n0"
 
@@ -500,7 +581,7 @@ def test_document_under_another_name_is_refused(job: SliceJob) -> None:
     path = metadata(job) / document_name(staged.name)
     path.rename(path.with_name("staged-000001-0123abcd.json"))
     with pytest.raises(StagedVersionError, match=f"it is that of '{staged.name}'"):
-        commit_for_people(job, None)
+        commit_for_people(job.address, None)
 
 
 def test_run_of_another_question_leaves_a_staged_version_alone(job: SliceJob) -> None:
@@ -509,7 +590,7 @@ def test_run_of_another_question_leaves_a_staged_version_alone(job: SliceJob) ->
     void(job)
     cluster = InProcess()
     assert run(asked(job, "first"), cluster).outcome == "unchanged"
-    assert commit_for_people(job, staged.name).number == 3
+    assert commit_for_people(job.address, staged.name).number == 3
 
 
 def age(job: SliceJob, days: float) -> None:
@@ -519,9 +600,9 @@ def age(job: SliceJob, days: float) -> None:
 
 
 def collect(job: SliceJob, days: float = 7) -> int:
-    found = garbage.find_leftovers(job, days, stale_seconds=0.2)
+    found = garbage.find_leftovers(job.address, days, stale_seconds=0.2)
     for one in found:
-        garbage.remove_leftovers(one.folders, days)
+        garbage.remove_leftovers(one, days)
     return len(found)
 
 
@@ -534,7 +615,7 @@ def test_gc_leaves_a_staged_version_its_files_and_rows_until_it_is_too_old(job: 
     age(job, 8)
     assert collect(job) == 1  # of another run: the slot is void, and the staged version is whole
     assert len(checkpoint_folders(job)) == 1
-    assert commit_for_people(job, staged.name).number == 2
+    assert commit_for_people(job.address, staged.name).number == 2
     assert answers(job) == [f"n{i}" for i in range(ROWS)]
 
 
@@ -543,7 +624,7 @@ def test_gc_removes_a_staged_version_that_is_too_old(job: SliceJob) -> None:
     age(job, 31)
     assert collect(job) == 1
     with pytest.raises(StagedVersionError):
-        commit(folders_of(job), job, staged)
+        commit(folders_of(job), job.slice_key, staged)
     assert files_below(metadata(job) / "staged") == set()
     assert staged_names(folders_of(job).metadata) == []
     assert checkpoint_folders(job) == []

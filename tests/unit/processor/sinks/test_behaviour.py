@@ -313,7 +313,7 @@ def test_kept_version_is_restored_with_its_quarantine(stage: Stage, job: SliceJo
     run(asked(job, "one"))
     old = newest(job)
     run(asked(job, "two"))
-    version = restore_version(job, 1)
+    version = restore_version(job.address, 1)
     assert (version.number, version.body["base"]) == (3, 2)
     assert answers(stage.read(job)) == answered("one")
     assert stage.read_quarantine(job).num_rows == 2
@@ -366,7 +366,8 @@ def test_gc_removes_what_nobody_committed_and_leaves_what_is_shown(stage: Stage,
         with pytest.raises(Killed):
             run(asked(job, "two"))
     assert any("part-000002" in name for name in files_below(metadata(job)))
-    garbage.remove_leftovers(folders_of(job))
+    [found] = garbage.find_leftovers(job.address, 0, stale_seconds=0)
+    assert garbage.remove_leftovers(found)
     assert not any("part-000002" in name for name in files_below(metadata(job)))
     assert answers(stage.read(job)) == answered("one")
     assert run(asked(job, "one")).outcome == "unchanged"

@@ -39,6 +39,11 @@ def test_name_with_characters_of_patterns_is_one_name(lake: str, name: str) -> N
     own.keep_damaged_file("g", "it is bad", "it is made again")
     [kept] = [kept for kept in own.names() if kept.startswith("_damaged-")]
     assert own.read(kept) == b"own"
+    own.put("ab", b"own")
+    own.remove_all(["a*"])
+    assert own.tree("") == [kept, "a/b/f", "a/f", "ab"]
+    own.remove_file("ab")
+    own.put("a*", b"own")
     own.remove_file("a*")
     assert own.tree("") == [kept, "a/b/f", "a/f"]
     own.remove("a")

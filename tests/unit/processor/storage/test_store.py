@@ -125,6 +125,15 @@ def test_listings_and_removal(store: Store) -> None:
     assert store.names() == []
 
 
+def test_listed_files_go_and_no_others(store: Store) -> None:
+    store.remove_all([])
+    for name in ("a/b/1", "a/b/2", "a/3", "c/4"):
+        store.put(name, b"1")
+    store.remove_all(["a/b/1", "a/b/2", "c/4", "c/gone", "gone/5"])
+    assert store.tree("") == ["a/3"]
+    assert (store.names(), store.names("a")) == (["a"], ["3"])
+
+
 def test_placed_file_is_the_staged_one_and_placing_it_again_changes_nothing(store: Store) -> None:
     staged = Store(f"{store.url}/beside")
     staged.put("1/f", b"rows")

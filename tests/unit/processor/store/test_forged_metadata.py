@@ -251,7 +251,7 @@ def test_name_that_no_provider_gives_counts_for_nothing(own: SliceJob) -> None:
         (metadata(own) / name).parent.mkdir(parents=True, exist_ok=True)
         (metadata(own) / name).write_text("{}")
     assert run_in_process(asked_anew(own)).published_version == 2
-    assert garbage.find_leftovers(own, 10, stale_seconds=0) == []
+    assert garbage.find_leftovers(own.address, 10, stale_seconds=0) == []
     assert answers(own) == ["a new", "b new"]
     assert all((metadata(own) / name).exists() for name in FOREIGN)
 
@@ -410,8 +410,8 @@ def test_link_in_the_metadata_leads_nowhere(own: SliceJob, other: SliceJob, fold
     link.symlink_to(target)
     for ask in (
         lambda: run_in_process(asked_anew(own)),
-        lambda: restore_version(own, 1),
-        lambda: garbage.remove_leftovers(folders_of(own)),
+        lambda: restore_version(own.address, 1),
+        lambda: garbage.remove_leftovers(garbage.Leftovers(folders_of(own), 0, own.slice_key)),
         lambda: run_in_process(own),
     ):
         with contextlib.suppress(SliceError):

@@ -119,6 +119,16 @@ def test_policy_fail_does_not_wait_for_a_holder_that_lives(store: Store) -> None
     first.close()
 
 
+def test_holder_that_has_no_more_to_do_is_taken_over_at_once(store: Store) -> None:
+    first = acquire(store, me="first")
+    second = acquire(store, is_over=lambda holder: str(holder) == "first")
+    assert second.epoch == first.epoch + 1
+    with pytest.raises(LeaseLostError, match="was lost to"):
+        first.check()
+    first.close()
+    second.close()
+
+
 @pytest.mark.parametrize("wait", [True, False])
 def test_killed_holder_is_taken_over(store: Store, wait: bool) -> None:
     first = acquire(store)

@@ -118,7 +118,8 @@ def test_folders_of_one_table_lie_apart(lake: Path, given: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("command", [
-    lambda job: garbage.find_leftovers(job, -1, stale_seconds=0), lambda job: restore_version(job, 1),
+    lambda job: garbage.find_leftovers(job.address, -1, stale_seconds=0),
+    lambda job: restore_version(job.address, 1),
 ], ids=["gc", "restore"])  # fmt: skip
 @pytest.mark.parametrize("has_run", [True, False])
 def test_command_that_writes_asks_first_whose_the_folders_are(
@@ -201,11 +202,11 @@ def test_documents_are_no_slices_for_commands(lake: Path) -> None:
     job = table(lake, "{}/a", **ELSEWHERE)
     run_in_process(job)
     assert [key for key, _ in find_slices(job.output_path, job.publish.metadata_path)] == ["2026-01-31"]
-    assert garbage.find_leftovers(job, -1, stale_seconds=0) == []
+    assert garbage.find_leftovers(job.address, -1, stale_seconds=0) == []
     plain = table(lake, "{}/b")
     run_in_process(plain)
     assert [key for key, _ in find_slices(plain.output_path)] == ["2026-01-31"]
-    assert garbage.find_leftovers(plain, -1, stale_seconds=0) == []
+    assert garbage.find_leftovers(plain.address, -1, stale_seconds=0) == []
 
 
 # Tables that move, and tables of older providers

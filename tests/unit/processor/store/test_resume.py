@@ -131,7 +131,7 @@ def job(tmp_path: Path) -> SliceJob:
 def test_plan_that_was_stored_is_the_plan_that_was_made(job: SliceJob, tmp_path: Path) -> None:
     plan = make_plan(job)
     checkpoint = checkpoint_of(job)
-    checkpoint.save_plan(plan, TYPES)
+    checkpoint.save_plan(plan, TYPES, {})
     loaded = checkpoint.load_plan(list_input(job), TYPES)
     assert loaded == plan
     assert loaded is not None
@@ -187,7 +187,7 @@ def test_damaged_fragment_with_holes_is_set_aside_before_anything_runs(job: Slic
 def test_damaged_plan_is_set_aside_and_finished_rows_still_count(job: SliceJob, damage: bytes) -> None:
     plan = make_plan(job)
     checkpoint = checkpoint_of(job)
-    checkpoint.save_plan(plan, TYPES)
+    checkpoint.save_plan(plan, TYPES, {})
     finish(job, plan, [(0, o) for o in range(30)])
     [stored] = (Path(job.paths.metadata) / checkpoint.folder).glob("plan-*.json")
     stored.write_bytes(damage)

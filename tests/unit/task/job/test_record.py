@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from airflow_provider_raydatallm.hooks.jobs_api import ListedJob
-from airflow_provider_raydatallm.task.job.record import JobRecord, find_listed_job, try_series
+from airflow_provider_raydatallm.task.job.record import JobRecord, LeftJob, find_listed_job, try_series
 
 RECORD: dict[str, Any] = {
     "phase": "submitted", "cluster": "connection:c", "submission_id": "j", "nonce": "n", "spec_hash": "h",
@@ -28,6 +29,9 @@ TASK = {
         ({**RECORD, "record_format": 2}, "j", ""), ({**RECORD, "phase": "paused"}, "j", ""),
         ({"submission_id": "j", "cluster": "connection:c"}, "j", ""),
         ({"phase": "submitted"}, None, None), ({**RECORD, "submission_id": 1}, None, None),
+        ({**RECORD, "left": [{"cluster": "c", "submission_id": "i"}]}, "j", "h"),
+        ({**RECORD, "left": [{"cluster": "c", "submission_id": "../i"}]}, "j", ""),
+        ({**RECORD, "left": [{"cluster": "c", "submission_id": "i\n"}]}, "j", ""),
         *(({**RECORD, "submission_id": path}, None, None) for path in ("../packages/gcs/x", "..", "j?x", "")),
         ("a newer form", None, None), ([1], None, None), ({}, None, None), (None, None, None),
     ],
@@ -37,6 +41,11 @@ def test_record_of_another_version_tells_the_job_if_nothing_else(
 ) -> None:
     record = JobRecord.from_json(value)
     assert (record and record.submission_id, record and record.spec_hash) == (job, spec_hash)
+
+
+def test_record_is_read_as_it_was_written() -> None:
+    record = replace(JobRecord(**RECORD), left=[LeftJob("connection:d", "i")])
+    assert JobRecord.from_json(json.loads(json.dumps(asdict(record)))) == record
 
 
 def listed(name: str = "j", status: str = "RUNNING", at: float | None = 1.0, **metadata: Any) -> ListedJob:

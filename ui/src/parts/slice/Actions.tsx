@@ -5,7 +5,7 @@ import { Code, HStack, Text } from "@chakra-ui/react";
 
 import { type Action, actionsFor, clearOf, lacking } from "../../actions";
 import { call, type Settings, type SliceLine } from "../../api";
-import { adviceByReason, changeFirst } from "../../failure";
+import { changeFirst, sentenceOf } from "../../failure";
 import { taskInstancePath } from "../../route";
 import { listed, NAME, visible } from "../../text";
 import { useData } from "../../useData";
@@ -17,6 +17,8 @@ interface Props {
   task: string;
   line: SliceLine;
   settings: Settings | null;
+  /** What would keep its rows out of quarantine. */
+  toChange: string[];
 }
 
 interface Details {
@@ -24,7 +26,7 @@ interface Details {
   params: Record<string, unknown> | null;
 }
 
-export function Actions({ dag, task, line, settings }: Props) {
+export function Actions({ dag, task, line, settings, toChange }: Props) {
   const ofDag = `api/v2/dags/${encodeURIComponent(dag)}`;
   const canAct = actionsFor(line).length > 0;
   const details = useData<Details>(canAct ? `${ofDag}/details` : null).value;
@@ -69,10 +71,9 @@ export function Actions({ dag, task, line, settings }: Props) {
     );
   };
   const first = changeFirst(line.failure);
-  const advice = adviceByReason(line);
   return (
     <Section title="Actions">
-      {[...(first ? [first] : []), ...advice].map((text) => (
+      {[...(first ? [first] : []), ...toChange.map(sentenceOf)].map((text) => (
         <Text fontSize="sm" key={text} mb={2}>
           {text}
         </Text>

@@ -1,6 +1,6 @@
 // A task's slices as a calendar: months of days, days of hours, or names in their order.
 
-import { Box, Button, Flex, Grid, Heading, HStack, SimpleGrid, Text } from "@chakra-ui/react";
+import { Box, Button, Flex, Grid, Heading, HStack, Text } from "@chakra-ui/react";
 import { useState } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
@@ -10,11 +10,13 @@ import {
 } from "../../calendar";
 import { count } from "../../format";
 import { pathOf, taskInstancePath } from "../../route";
-import { type CellState, LOOKS, ORDER } from "../../states";
+import { type CellState, colorsOf, LOOKS, ORDER } from "../../states";
 import { shortName } from "../../text";
 import { Mark } from "../basics";
 
 const BLOCKS: Record<Kind, number> = { days: 12, hours: 31, names: 0 };
+/** Characters of a reason. */
+const TIP = 300;
 const BEFORE = "what an earlier run published is there";
 const WEEKDAYS = ["Mo", "Tu", "We", "Th", "Fr", "Sa", "Su"];
 
@@ -25,27 +27,32 @@ interface Props {
   /** What is published of slices whose latest run published nothing. */
   before: Map<string, SliceLine>;
   missing: string[];
+  /** Fills a missing slice; null where that cannot be. */
+  onFill: ((key: string) => void) | null;
   /** Runs that have not come to their slice, which lead to Airflow's own page. */
   toCome: Map<string, RunWithoutSlice>;
 }
 
-export function Calendar({ dag, task, slices, before, missing, toCome }: Props) {
+export function Calendar({ dag, task, slices, before, missing, onFill, toCome }: Props) {
   const cells = cellsOf(slices, missing, toCome);
   const grid = gridOf(cells.map(({ key }) => key));
+  const [only, setOnly] = useState<CellState | null>(null);
   const [dated, named] = splitByGrid(cells, grid);
   const blocks = blocksOf(dated, grid);
   const names = namesOf(named);
   const [times, setTimes] = useState(1);
   const shown = times * BLOCKS[grid];
-  const visible = blocks.slice(0, shown);
+  // In their order, but on a phone, where the newest would be far below.
+  const visible = blocks.slice(0, shown).reverse();
+  const place = { before, dag, onFill, only, task };
   return (
     <>
-      <Legend before={before} cells={[...blocks.flatMap((block) => block.cells), ...names]} />
-      <SimpleGrid columns={grid === "days" ? { base: 1, sm: 2, lg: 3, xl: 4 } : 1} gap={5}>
+      <Legend before={before} cells={[...blocks.flatMap((block) => block.cells), ...names]} only={only} onOnly={setOnly} />
+      <Flex direction={{ base: "column-reverse", sm: grid === "days" ? "row" : "column-reverse" }} gap={5} wrap={grid === "days" ? { sm: "wrap" } : undefined}>
         {visible.map((block) => (
-          <Month before={before} block={block} dag={dag} key={block.title} kind={grid} task={task} />
+          <Month block={block} key={block.title} kind={grid} {...place} />
         ))}
-      </SimpleGrid>
+      </Flex>
       {blocks.length > shown ? (
         <Button mt={4} onClick={() => setTimes(times + 1)} size="sm" variant="outline">
           Show earlier ({blocks.length - shown} more)
@@ -58,19 +65,23 @@ export function Calendar({ dag, task, slices, before, missing, toCome }: Props) 
       ) : null}
       <Flex gap={2} wrap="wrap">
         {names.map((cell) => (
-          <Day before={before} cell={cell} dag={dag} key={cell.key} kind="names" task={task} />
+          <Day cell={cell} key={cell.key} kind="names" {...place} />
         ))}
       </Flex>
     </>
   );
 }
 
-type Place = Pick<Props, "before" | "dag" | "task"> & { kind: Kind };
+type Place = Pick<Props, "before" | "dag" | "onFill" | "task"> & {
+  kind: Kind;
+  /** Of cells that are not dimmed; null: of all. */
+  only: CellState | null;
+};
 
 function Month({ block, kind, ...place }: Place & { block: Block }) {
   const columns = kind === "days" ? 7 : 24;
   return (
-    <Box maxWidth={kind === "days" ? "22rem" : undefined} overflowX="auto">
+    <Box flexBasis={kind === "days" ? { sm: "15rem" } : undefined} flexGrow={1} maxWidth={kind === "days" ? "24rem" : undefined} overflowX="auto">
       <Heading as="h3" mb={2} size="xs">
         {block.title}
       </Heading>
@@ -106,29 +117,25 @@ function Blank({ children }: { children: string | number }) {
   );
 }
 
-function Day({ cell, kind, before, dag, task }: Place & { cell: Cell }) {
+function Day({ cell, kind, before, dag, task, onFill, only }: Place & { cell: Cell }) {
   const { key, slice, run } = cell;
   const state = stateOf(cell);
-  const look = LOOKS[state];
   const name = kind === "days" ? dayNumber(key) : kind === "hours" ? hourNumber(key) : shortName(key);
   const earlier = before.get(key) ?? null;
   const words = describe(cell) + (earlier ? `; ${BEFORE}: ${count(earlier.counts.succeeded)} rows` : "");
   const body = (
     <Flex
-      bg={look.color}
-      borderColor={state === "missing" ? "fg.muted" : "transparent"}
+      {...colorsOf(state)}
       borderRadius="sm"
-      borderStyle={state === "missing" ? "dashed" : "solid"}
-      borderWidth="1.5px"
-      color={state === "missing" ? "fg" : look.ink}
       direction="column"
       height="38px"
       minWidth={kind === "names" ? "5rem" : "26px"}
+      opacity={only === null || only === state ? 1 : 0.25}
       position="relative"
       px="4px"
       title={words}
     >
-      <Text as="span" fontSize={kind === "names" ? "xs" : "2xs"} lineHeight="14px" truncate>
+      <Text as="span" fontSize={kind === "names" ? "xs" : "2xs"} lineHeight="14px" textAlign="start" truncate>
         {name}
       </Text>
       {earlier ? (
@@ -137,50 +144,70 @@ function Day({ cell, kind, before, dag, task }: Place & { cell: Cell }) {
         </Text>
       ) : null}
       <Text as="span" bottom="1px" fontSize="sm" fontWeight="bold" lineHeight="18px" position="absolute" right="4px">
-        {look.mark}
+        {LOOKS[state].mark}
       </Text>
     </Flex>
   );
+  const box = {
+    _focusVisible: { outline: "2px solid", outlineColor: "fg" },
+    "aria-label": words,
+    borderRadius: "sm",
+    maxWidth: kind === "names" ? "min(100%, 24rem)" : undefined,
+  } as const;
   const to = slice
     ? pathOf({ dag, task, run: slice.run_id, map: slice.map_index })
-    : run && taskInstancePath(dag, task, run.run_id, -1);
-  if (!to) return <Box aria-label={words} role="img">{body}</Box>;
-  return (
-    <Box asChild borderRadius="sm" maxWidth={kind === "names" ? "min(100%, 24rem)" : undefined} _focusVisible={{ outline: "2px solid", outlineColor: "fg" }}>
-      <RouterLink aria-label={words} to={to}>
-        {body}
-      </RouterLink>
-    </Box>
-  );
+    : run && taskInstancePath(dag, task, run.run_id, run.map_index);
+  if (to) return <Box asChild {...box}><RouterLink to={to}>{body}</RouterLink></Box>;
+  if (onFill === null) return <Box {...box} role="img">{body}</Box>;
+  return <Box asChild cursor="pointer" display="block" {...box}><button onClick={() => onFill(key)} type="button">{body}</button></Box>;
 }
 
 function stateOf({ slice, run }: Cell): CellState {
   return slice?.state ?? run?.state ?? "missing";
 }
 
-function describe(cell: Cell): string {
-  const { key, slice, run } = cell;
-  const state = LOOKS[stateOf(cell)].words + (run ? "; its task has not come to the slice" : "");
+function describe({ key, slice, run }: Cell): string {
+  const state = LOOKS[stateOf({ key, slice, run })].words + (run ? "; its task has not come to the slice" : "");
   const name = shortName(key);
+  const reason = (slice ?? run)?.failure?.sentence;
+  if (reason) return `${name}: ${state}: ${shortName(reason, TIP)}`;
   if (!slice?.outcome) return `${name}: ${state}`;
   const { succeeded, quarantined } = slice.counts;
   const bad = quarantined ? `, ${count(quarantined)} in quarantine` : "";
   return `${name}: ${state}, ${count(succeeded)} rows${bad}`;
 }
 
-function Legend({ before, cells }: { before: Map<string, SliceLine>; cells: (Cell | null)[] }) {
+interface LegendProps {
+  before: Map<string, SliceLine>;
+  cells: (Cell | null)[];
+  only: CellState | null;
+  onOnly: (state: CellState | null) => void;
+}
+
+/** How many slices are in each state; one that is clicked dims the others. */
+function Legend({ before, cells, only, onOnly }: LegendProps) {
   const states = cells.map((cell) => cell && stateOf(cell));
   return (
-    <HStack gap={4} mb={4} wrap="wrap">
+    <HStack gap={2} mb={4} wrap="wrap">
       {ORDER.map((state) => {
         const number = states.filter((s) => s === state).length;
         return number || state === "missing" ? (
-          <HStack fontSize="sm" gap={2} key={state}>
+          <Button
+            aria-pressed={only === state}
+            colorPalette="gray"
+            disabled={!number}
+            fontWeight="normal"
+            key={state}
+            onClick={() => onOnly(only === state ? null : state)}
+            px={2}
+            size="xs"
+            variant={only === state ? "subtle" : "ghost"}
+          >
             <Mark state={state} />
             <span>
               {LOOKS[state].words} <b>{count(number)}</b>
             </span>
-          </HStack>
+          </Button>
         ) : null;
       })}
       {before.size > 0 ? (

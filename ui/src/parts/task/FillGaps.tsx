@@ -1,7 +1,7 @@
 // Missing days as one of Airflow's backfills, which makes the runs that there are not.
 
 import { Text } from "@chakra-ui/react";
-import { useState } from "react";
+import { useEffect, useState } from "react";
 
 import { backfillOf, usualCost } from "../../actions";
 import { type ApiError, call, type DateWithoutRun, type Settings, type SliceLine } from "../../api";
@@ -24,36 +24,52 @@ interface PlannedRun {
   partition_key?: string | null;
 }
 
-interface Props {
+export interface Backfillable {
+  isPaused: boolean;
+  /** All tasks of the DAG, where they are known. */
+  tasks: string[] | null;
+}
+
+/** Returns null where Airflow can make no runs that would fill a gap of the task. */
+export function useBackfillable(dag: string, task: string, isAsked: boolean): Backfillable | null {
+  const tasks = useTasks(isAsked ? dag : null);
+  const details = useData<Details>(isAsked ? `api/v2/dags/${encodeURIComponent(dag)}/details` : null).value;
+  if (details === null || details.is_backfillable === false) return null;
+  // Runs of a DAG that has the task no more would fill nothing.
+  return tasks !== null && !tasks.includes(task) ? null : { isPaused: details.is_paused, tasks };
+}
+
+interface Props extends Backfillable {
   dag: string;
   task: string;
   slices: Map<string, SliceLine>;
   settings: Settings | null;
   dates: DateWithoutRun[];
   missing: string[];
+  /** Slices that the open dialog is about; null: it is closed. */
+  asked: string[] | null;
+  onAsk: (keys: string[] | null) => void;
 }
 
-export function FillGaps({ dag, task, slices, settings, dates, missing }: Props) {
+export function FillGaps({ dag, task, slices, settings, dates, missing, asked, onAsk, isPaused, tasks }: Props) {
   const [plan, setPlan] = useState<PlannedRun[] | ApiError | null>(null);
-  // What the open dialog is about stays as it is, also when the days begin meanwhile.
-  const [asked, setAsked] = useState<string[] | null>(null);
   const keys = asked ?? missing;
-  const tasks = useTasks(keys.length > 0 ? dag : null);
-  const details = useData<Details>(keys.length > 0 ? `api/v2/dags/${encodeURIComponent(dag)}/details` : null).value;
   const range = backfillRange(dates, keys);
-  if (details === null || range === null || details.is_backfillable === false) return null;
-  // Runs of a DAG that has the task no more would fill nothing.
-  if (tasks !== null && !tasks.includes(task)) return null;
-  const body = JSON.stringify(backfillOf(dag, range));
-  const look = (isOpen: boolean) => {
-    setAsked(isOpen ? missing : null);
-    if (!isOpen) return;
+  const body = range && JSON.stringify(backfillOf(dag, range));
+  const planned = asked === null ? null : body;
+  useEffect(() => {
+    if (planned === null) return undefined;
+    let isCurrent = true;
     setPlan(null);
-    call<{ backfills: PlannedRun[] }>("api/v2/backfills/dry_run", { method: "POST", body }).then(
-      ({ backfills }) => setPlan(backfills),
-      (error: ApiError) => setPlan(error),
+    call<{ backfills: PlannedRun[] }>("api/v2/backfills/dry_run", { method: "POST", body: planned }).then(
+      ({ backfills }) => isCurrent && setPlan(backfills),
+      (error: ApiError) => isCurrent && setPlan(error),
     );
-  };
+    return () => {
+      isCurrent = false;
+    };
+  }, [planned]);
+  if (body === null) return null;
   const fill = async () => {
     await call("api/v2/backfills", { method: "POST", body });
     return <Text>Started. Its days wait here until their runs begin.</Text>;
@@ -61,7 +77,7 @@ export function FillGaps({ dag, task, slices, settings, dates, missing }: Props)
   const before = usualCost(slices.values(), settings);
   const runs = Array.isArray(plan) ? plan.map((run) => nameOf(run, dates)) : [];
   return (
-    <Confirm act={fill} canAct={runs.length > 0} name={`Fill ${keys.length} missing`} onOpenChange={look}>
+    <Confirm act={fill} canAct={runs.length > 0} name={`Fill ${keys.length} missing`} isOpen={asked !== null} onOpenChange={(isOpen) => onAsk(isOpen ? missing : null)}>
       {plan === null ? (
         <Waiting />
       ) : !Array.isArray(plan) ? (
@@ -76,7 +92,7 @@ export function FillGaps({ dag, task, slices, settings, dates, missing }: Props)
           <Text>
             Starts a backfill of <Plain>{dag}</Plain>, four runs at a time, of {listed(runs)}. Dates that have a run are
             left alone.{before ? ` A slice of this task took ${before} on average.` : ""}
-            {details.is_paused ? " The DAG is paused: they wait until you unpause it." : ""}
+            {isPaused ? " The DAG is paused: they wait until you unpause it." : ""}
           </Text>
           <Finished names={runs.filter((key) => ["published", "quarantined"].includes(slices.get(key)?.state ?? ""))} />
           <OtherTasks names={tasks?.filter((name) => name !== task) ?? null} />

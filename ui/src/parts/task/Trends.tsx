@@ -57,7 +57,7 @@ function optionOf({ kind, series, unit }: Trend, keys: string[], areNames: boole
   return {
     grid: { left: 8, right: 12, top: series.length > 1 ? 34 : 14, bottom: 4, containLabel: true },
     legend: { show: series.length > 1 },
-    xAxis: { type: "category", data: keys, axisLabel: { width: 100, overflow: "truncate", hideOverlap: true } },
+    xAxis: { type: "category", data: keys, axisLabel: { width: 100, overflow: "truncate", hideOverlap: true, alignMinLabel: "left", alignMaxLabel: "right", showMinLabel: true } },
     yAxis: {
       type: "value",
       max: kind === "area" ? 100 : undefined,

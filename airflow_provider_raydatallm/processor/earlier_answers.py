@@ -1,0 +1,146 @@
+"""What a run finds of earlier ones: rows that it keeps, those that it asks again, and why no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from airflow_provider_raydatallm.contract.fingerprint import BRIEF_CHARACTERS, HASH, asked
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.sizing.plan_lines import Line
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
+from airflow_provider_raydatallm.processor.store.checkpoint import ASKED, CheckpointState
+from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, PLAN_BYTES, input_of_plan
+from airflow_provider_raydatallm.processor.store.ledger import answered_in_name
+from airflow_provider_raydatallm.processor.version_build import VersionBuild
+
+
+@dataclass(frozen=True)
+class NotKept:
+    rows: int
+    why: str
+
+
+@dataclass(frozen=True)
+class EarlierAnswers:
+    """
+    :param answered: rows that are kept.
+    :param quarantined: rows that failed, and are not asked again.
+    :param asked_again: rows that failed, and are.
+    """
+
+    answered: int = 0
+    quarantined: int = 0
+    asked_again: int = 0
+    not_kept: tuple[NotKept, ...] = ()
+
+    def lines(self) -> Iterator[Line]:
+        kept = [f"{self.answered:,} answered rows"] if self.answered else []
+        if self.quarantined:
+            kept.append(f"{self.quarantined:,} in quarantine, which rerun.retry_quarantined asks again")
+        if kept:
+            yield "kept", ", ".join(kept)
+        if self.asked_again:
+            yield "asked again", f"{self.asked_again:,} rows that failed"
+        for one in self.not_kept:
+            yield "not kept", f"{one.rows:,} answered rows: {one.why}"
+
+
+NOTHING_EARLIER = EarlierAnswers()
+
+
+def find_earlier(build: VersionBuild, state: CheckpointState) -> tuple[EarlierAnswers, int]:
+    """Returns what there is of earlier runs, and how many rows are to be answered. Changes nothing."""
+    once_failed = replace(state, max_attempts=1, failed_since=0).rows_quarantined
+    found = EarlierAnswers(
+        answered=build.plan.rows - state.rows_missing - state.rows_quarantined,
+        quarantined=state.rows_quarantined,
+        asked_again=max(0, once_failed - state.rows_quarantined),
+    )
+    taken_over = _taken_over(build)
+    found = replace(
+        found,
+        answered=found.answered + taken_over.answered,
+        quarantined=found.quarantined + taken_over.quarantined,
+        asked_again=found.asked_again + taken_over.asked_again,
+        not_kept=(*_of_changed_input(state), *_of_other_questions(build)),
+    )
+    return found, max(0, state.rows_missing - taken_over.answered - taken_over.quarantined)
+
+
+def _taken_over(build: VersionBuild) -> EarlierAnswers:
+    """Rows of the published version that the run takes over when it begins."""
+    checkpoint, version = build.checkpoint, build.base
+    if checkpoint.base is None or version is None or checkpoint.carried_over() is not None:
+        return NOTHING_EARLIER
+    document = _document(build, version.plan)
+    try:
+        units = Plan.from_json(document).units
+    except ValueError:
+        return NOTHING_EARLIER
+    planned = {unit.id for unit in build.plan.units}
+    if any(unit.id not in planned for unit in units):
+        return NOTHING_EARLIER
+    failed = sum(file.rows for file in version.quarantine)
+    is_asked = build.job.rerun.retry_quarantined
+    return EarlierAnswers(
+        answered=sum(file.rows for file in version.files),
+        quarantined=0 if is_asked else failed,
+        asked_again=failed if is_asked else 0,
+    )
+
+
+def _of_changed_input(state: CheckpointState) -> Iterator[NotKept]:
+    ranges = state.ledger.rows.ranges
+    is_gone = ranges.units < 0
+    if rows := int((ranges.stops - ranges.starts)[is_gone].sum()):
+        yield NotKept(rows, "their files changed or are gone, or requests read other columns of them now")
+
+
+def _of_other_questions(build: VersionBuild) -> Iterator[NotKept]:
+    metadata, version = build.folders.metadata, build.base
+    for question in metadata.names(CHECKPOINT):
+        if question == build.checkpoint.question:
+            continue
+        names = metadata.names(f"{CHECKPOINT}/{question}")
+        plan = next((name for name in names if input_of_plan(name) is not None), None)
+        if rows := sum(map(answered_in_name, names)):
+            document = _document(build, f"{CHECKPOINT}/{question}/{plan}") if plan else {}
+            yield NotKept(rows, _why(build.job, document))
+    if version is not None and build.checkpoint.base is None:
+        rows = sum(file.rows for file in version.files)
+        if rows:
+            yield NotKept(
+                rows, f"version {version.number}, {_why(build.job, _document(build, version.plan))}"
+            )
+
+
+def _document(build: VersionBuild, name: str) -> Mapping[str, Any]:
+    try:
+        document = build.folders.metadata.read_document(name, PLAN_BYTES)
+    except CorruptFileError:
+        return {}
+    return document if isinstance(document, Mapping) else {}
+
+
+def _why(job: SliceJob, document: Mapping[str, Any]) -> str:
+    """Why answers to another question are not kept, by what was asked then."""
+    before = document.get(ASKED)
+    if not isinstance(before, Mapping):
+        return "they are of another configuration"
+    was, now = {name: str(value) for name, value in before.items()}, asked(job)
+    changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    if changed:
+        return ", ".join(_change(name, was.get(name), now.get(name)) for name in changed)
+    return (
+        "rerun.force asks again" if job.rerun.force else "an adapter, or the provider's way to ask, changed"
+    )
+
+
+def _change(name: str, was: str | None, now: str | None) -> str:
+    values = [value or "" for value in (was, now)]
+    if any(HASH.fullmatch(value) or len(value) > BRIEF_CHARACTERS for value in values):
+        return f"{name} changed"
+    return f"{name} was {was or 'not set'} and is {now or 'not set'}"

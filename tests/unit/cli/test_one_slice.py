@@ -1,0 +1,215 @@
+"""Commands about one slice: `OUTPUT SLICE`, or a spec in its place, and what each says of a failed slice."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from airflow_provider_raydatallm.cli.main import main
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.slice_run import stage_slice
+from airflow_provider_raydatallm.processor.store.staged_versions import StagedVersion
+from tests.support.in_process import InProcess, changed
+from tests.support.in_process import run_in_process as run
+from tests.support.slice_files import parts
+from tests.support.table_commands import Out, say
+
+DAY = "2026-01-01"
+
+
+def stage(job: SliceJob) -> str:
+    staged = stage_slice(job, lambda progress: None, InProcess())
+    assert isinstance(staged, StagedVersion)
+    return staged.name
+
+
+def fail(job: SliceJob) -> None:
+    """A run of which too many rows fail: four are answered."""
+    with pytest.raises(SliceError, match="1 of 5 rows failed"):
+        run(changed(job, quality__max_quarantine=0.1))
+
+
+def write_spec(job: SliceJob, tmp_path: Path) -> str:
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    return f"{tmp_path}/spec.json"
+
+
+@pytest.mark.parametrize("by", ["output", "metadata elsewhere", "quarantine elsewhere", "spec", "trial"])
+def test_versions_of_a_slice_are_looked_at_and_changed_without_its_job(
+    job: SliceJob, capsys: Out, tmp_path: Path, by: str
+) -> None:
+    slice_of = [job.output_path, DAY]
+    match by:
+        case "metadata elsewhere":
+            job = changed(job, publish__metadata_path=f"{tmp_path}/metadata")
+            slice_of += ["--metadata-path", f"{tmp_path}/metadata"]
+        case "quarantine elsewhere":
+            job = changed(job, publish__quarantine_path=f"{tmp_path}/failed")
+        case "trial":
+            job = changed(job, source__max_rows=4)
+            slice_of = [f"{job.output_path}.trial/first-4", DAY]
+        case "spec":
+            slice_of = [write_spec(job, tmp_path)]
+    job = changed(job, publish__keep_versions=3)
+    run(job)
+    first, second = stage(changed(job, prompt="1 {name}")), stage(changed(job, prompt="2 {name}"))
+    published, *staged = json.loads(say(capsys, "versions", *slice_of, "--json"))
+    assert (published["version"], {one["staged"] for one in staged}) == (1, {first, second})
+    assert say(capsys, "files", *slice_of) == f"{parts(job)[0]}\n"
+    output, *rest = slice_of
+    names = rest[:1] if by != "spec" else []
+    options = rest[1:]
+    assert f"{first} is discarded" in say(capsys, "discard", output, *names, first, *options)
+    assert f"{second} is published, as version" in say(capsys, "commit", *slice_of)
+    assert say(capsys, "sample", *slice_of).splitlines()[-1].startswith("answer: 2 ")
+    assert "version 1 is published again" in say(capsys, "restore", output, *names, "1", *options)
+    assert say(capsys, "sample", *slice_of).splitlines()[-1] == "answer: b"
+    assert "no run left anything that is" in say(capsys, "gc", output, *options)
+
+
+def test_columns_change_by_a_command_that_says_so(job: SliceJob, capsys: Out) -> None:
+    stage(job)
+    other = {"output_column": "other", "publish__on_schema_change": "accept"}
+    run(changed(job, slice_key="2026-01-02", **other))
+    assert "other columns" in say(capsys, "commit", job.output_path, DAY, code=1)
+    assert "is published" in say(capsys, "commit", job.output_path, DAY, "--accept-columns")
+
+
+def test_failed_slice_has_its_reason_everywhere(job: SliceJob, capsys: Out) -> None:
+    fail(job)
+    [_, line] = say(capsys, "slices", job.output_path).splitlines()
+    assert line.startswith(
+        f"{DAY}  failed: 1 of 5 rows failed, which is more than quality.max_quarantine 0.1"
+    )
+    [state] = json.loads(say(capsys, "slices", job.output_path, "--json"))
+    assert Failure.parse(state["failure"]).sentence.startswith("1 of 5 rows failed")
+    for command in ("show", "status"):
+        assert main([command, job.output_path, DAY]) == 1
+        text = capsys.readouterr().out
+        assert text.startswith("nothing is published\nthe run failed at ")
+        for part in (
+            "it begins with fail",
+            "Advice: Raise that",
+            "Where: ",
+            "row 5",
+            "5 planned, 5 finished",
+        ):
+            assert part in text
+        assert "ValueError: ValueError" not in text
+        assert main([command, job.output_path, DAY, "--json"]) == 1
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["version"], shown["run"]) == (None, "failed")
+        assert shown["failure"] == state["failure"]
+
+
+def test_published_slice_whose_next_run_failed_has_both(job: SliceJob, capsys: Out) -> None:
+    run(job)
+    with contextlib.suppress(SliceError):
+        run(changed(job, prompt="fail {name}"))
+    [_, line] = say(capsys, "slices", job.output_path).splitlines()
+    assert "published, failed again" in line
+    assert "failed: 5 of 5 rows failed" in line
+    text = say(capsys, "show", job.output_path, DAY)
+    assert text.startswith("published: 4 rows")
+    assert "the run failed at" in text
+
+
+def test_staged_version_is_seen_before_it_is_committed(job: SliceJob, capsys: Out) -> None:
+    name = stage(job)
+    assert say(capsys, "slices", job.output_path).splitlines()[1] == f"{DAY}  staged: {name}"
+    assert f"staged {name}  20" in say(capsys, "show", job.output_path, DAY)
+    [state] = json.loads(say(capsys, "slices", job.output_path, "--json"))
+    assert [one["staged"] for one in state["staged"]] == [name]
+    run(changed(job, prompt="x {name}"))
+    stage(changed(job, prompt="y {name}"))
+    assert f"staged: {name}, " in say(capsys, "slices", job.output_path)
+
+
+def test_rows_that_failed_are_seen_before_anything_is_published(job: SliceJob, capsys: Out) -> None:
+    fail(job)
+    assert main(["sample", job.output_path, DAY, "--quarantined", "--json"]) == 0
+    said = capsys.readouterr()
+    [row] = json.loads(said.out)
+    assert (row["__file"], row["__row"]) == (job.input_path, 5)
+    assert "it begins with fail" in row["__error"]
+    assert said.err.startswith("nothing is published: these rows failed in a run")
+    assert "__row: 5" in say(capsys, "sample", job.output_path, DAY, "--quarantined")
+    assert "nothing is published in" in say(capsys, "sample", job.output_path, DAY, code=1)
+    run(changed(job, prompt="fail {name}", quality__max_quarantine=1))  # its quarantine counts from here on
+    rows = json.loads(say(capsys, "sample", job.output_path, DAY, "--quarantined", "--json", "--rows", "9"))
+    assert len(rows) == 5
+    assert rows[0]["name"] == "a"
+
+
+def test_failed_rows_are_those_of_the_question_that_was_asked_last(job: SliceJob, capsys: Out) -> None:
+    fail(job)
+    with contextlib.suppress(SliceError):
+        run(changed(job, prompt="fail {name}", quality__max_quarantine=0.1))
+    rows = json.loads(say(capsys, "sample", job.output_path, DAY, "--quarantined", "--json", "--rows", "3"))
+    assert [row["__row"] for row in rows] == [1, 2, 3]
+
+
+def test_row_that_failed_once_and_was_answered_is_no_failed_one(job: SliceJob, capsys: Out) -> None:
+    fail(job)
+
+    def die(batch: pa.Table) -> None:
+        raise RuntimeError("no more")
+
+    more = changed(job, rerun__retry_quarantined=True, quality__max_quarantine=0.1)
+    with contextlib.suppress(RuntimeError):
+        run(more, InProcess(before_batch=die))
+    [row] = json.loads(say(capsys, "sample", job.output_path, DAY, "--quarantined", "--json"))
+    assert row["__row"] == 5
+
+
+@pytest.mark.parametrize(
+    ("command", "says"),
+    [
+        ("versions OUT", "`versions` is about one slice, and none of OUT is named. Give its key after"),
+        ("show SPEC 2026-01-01", "SPEC is a spec, which names its own slice and metadata, and 2026-01-01 is"),
+        ("gc SPEC --metadata-path /x", "SPEC is a spec, which names its own slice and metadata, and"),
+        ("plan OUT 2026-01-01", "`plan` takes one argument, a spec, and OUT 2026-01-01 is given. Export a"),
+        ("plan OUT", "OUT is a folder, and no spec. Export a task's with `airflow ray-llm spec DAG TASK"),
+        ("run OUT 2026-01-01", "`run` takes one argument, a spec, and OUT 2026-01-01 is given"),
+        ("slices /", "output_path '/' makes the root of a bucket or disk the table"),
+    ],
+)  # fmt: skip
+def test_wrong_form_is_told_what_to_do(
+    job: SliceJob, capsys: Out, tmp_path: Path, command: str, says: str
+) -> None:
+    run(job)
+    names = {"SPEC": write_spec(job, tmp_path), "OUT": job.output_path}
+    for name, path in names.items():
+        command, says = command.replace(name + " ", path + " "), says.replace(f"{name} ", f"{path} ")
+        command = path.join(command.rsplit(name, 1)) if command.endswith(name) else command
+    assert f"error: {says}" in say(capsys, *command.split(), code=1)
+
+
+def test_slice_that_gc_cleaned_is_not_said_to_be_unknown(job: SliceJob, capsys: Out) -> None:
+    fail(job)
+    say(capsys, "gc", job.output_path, "--days", "0")
+    says = f"nothing is published of slice {DAY} in {job.output_path}, and no run left a reason here"
+    assert f"error: {says}. A run that fails before" in say(capsys, "show", job.output_path, DAY, code=1)
+    [_, line] = say(capsys, "slices", job.output_path).splitlines()
+    assert line == f"{DAY}  nothing is published, and no run left a reason here"
+
+
+def test_plan_that_would_fail_quotes_no_row(job: SliceJob, capsys: Out, tmp_path: Path) -> None:
+    fail(job)
+    spec = write_spec(changed(job, quality__max_quarantine=0.1), tmp_path)
+    assert main(["plan", spec, "--json"]) == 1
+    said = json.loads(capsys.readouterr().out)
+    assert said["findings"][0]["code"] == "too_many_failed"
+    assert "begins with fail" not in said["failure"]["sentence"]
+
+
+def test_version_that_is_no_number_is_told_what_to_do(job: SliceJob, capsys: Out) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        main(["restore", job.output_path, DAY])
+    assert f"'{DAY}' is no version: give OUTPUT SLICE VERSION" in capsys.readouterr().err

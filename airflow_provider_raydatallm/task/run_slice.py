@@ -75,12 +75,9 @@ def warnings_of_run(context: Context, job: SliceJob) -> list[str]:
     warnings = []
     is_other = "slice" not in (run.conf or {}) and named != job.slice_key == begin
     if is_other:
-        has_param = "slice" in dag.params
-        trigger = (
-            "trigger the DAG"
-            if has_param
-            else "give the DAG params={'slice': Param('', type='string')}, and trigger it"
-        )
+        trigger = "trigger the DAG"
+        if "slice" not in dag.params:
+            trigger = "give the DAG params={'slice': Param('', type='string')}, and trigger it"
         warnings.append(
             f"The slice is {begin}, where the run's data interval begins, and not {named}, its logical date. "
             f"To process slice {named}, {trigger} with --conf '{json.dumps({'slice': named})}'"

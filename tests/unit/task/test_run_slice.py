@@ -170,8 +170,8 @@ def test_run_whose_slice_is_not_that_of_its_logical_date_says_so_and_what_to_do(
     other, left_out = warnings_for(schedule, begin)
     assert other == (
         f"The slice is {slice_key}, where the run's data interval begins, and not 2026-03-02, its logical "
-        "date. To process slice 2026-03-02, give it params={'slice': Param('', type='string')}, and trigger "
-        'the DAG with --conf \'{"slice": "2026-03-02"}\''
+        "date. To process slice 2026-03-02, give the DAG params={'slice': Param('', type='string')}, and "
+        'trigger it with --conf \'{"slice": "2026-03-02"}\''
     )
     assert "leave out slice 2026-03-02" in left_out
     params = {"slice": Param("", type="string")}

@@ -180,6 +180,7 @@ def test_run_whose_slice_is_not_that_of_its_logical_date_says_so_and_what_to_do(
 
 @pytest.mark.parametrize("given", [
     {"begin": MARCH_2},
+    {"begin": MARCH_2 - DAY, "logical_date": MARCH_2.replace(hour=9, microsecond=7)},
     {"run_type": DagRunType.SCHEDULED},
     {"run_type": DagRunType.BACKFILL},
     {"conf": {"slice": "2026-03-01"}, "params": {"slice": Param("", type="string")}},

@@ -16,7 +16,7 @@ from typing import Any
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, rate_text
 from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
-from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.result.failure import Failure, joined
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
 
 #: How many slices, and how many reasons of quarantine, a message names.
@@ -113,7 +113,7 @@ class SliceStatus:
             return f"The task left no error of its own: it was marked, or its worker died. {kept}"
         texts = (self.failure.sentence, *self.failure.advice)
         sentences = [_plain(text, _SENTENCE_CHARACTERS) for text in texts]
-        return ". ".join([*sentences, *([kept] if self.failure.can_retry else [])])
+        return joined([*sentences, *([kept] if self.failure.can_retry else [])])
 
     def _counts_line(self, figures: SliceEntry) -> str:
         planned, succeeded, quarantined = (

@@ -207,10 +207,12 @@ class Progress(BaseModel):
     """Of a run that goes on.
 
     :param phase: what it does, in the words of the command line.
+    :param when: this was written.
     """
 
     step: str | None = None
     phase: str | None = None
+    when: datetime | None = None
     rows: int | None = None
     planned: int | None = None
     failed: int | None = None

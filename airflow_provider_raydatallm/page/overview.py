@@ -185,9 +185,11 @@ class _Slices:
         archived = index.archived_keys(self._session, *self._task)
         keys = {mark.slice_key for mark in self._marks.values() if mark.slice_key is not None}
         found = find_dates_without_run(self._session, *self._task, self._schedule, keys, archived)
-        since = min((run.date for run in self._runs if run.date is not None), default=None)
+        dates = [run.date for run in self._runs if run.date is not None]
+        # Runs before those that are looked at may have made the slices before.
+        since = min(dates, default=None) if len(self._runs) == _RUNS else None
         for one in found.dates:
-            is_told = since is not None and one.date >= since
+            is_told = since is None or one.date >= since
             if is_told and not one.archived and one.slice_key not in self._marks:
                 self._marks[one.slice_key] = SliceMark(slice_key=one.slice_key, state="missing")
         if len(self._runs) < _RUNS and archived:
@@ -208,8 +210,11 @@ class _Slices:
         return self._runs[0].at if self._runs else None
 
     @property
-    def urgency(self) -> int:
-        return min((_URGENCY.index(mark.state) for mark in self._marks.values()), default=len(_URGENCY))
+    def urgency(self) -> tuple[int, int]:
+        """The lower, the sooner somebody should look: by the worst state, and how many slices are in it."""
+        states = self.states
+        worst = min(states, key=_URGENCY.index, default=None)
+        return (len(_URGENCY), 0) if worst is None else (_URGENCY.index(worst), -states[worst])
 
     @property
     def failed(self) -> FailedSlice | None:

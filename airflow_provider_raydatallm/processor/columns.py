@@ -15,6 +15,7 @@ from airflow_provider_raydatallm.contract.result.failure_patterns import is_user
 
 _MAX_MESSAGE_CHARS = 2000
 _USERS_LINE = re.compile(r"(?:pre|post)process \(([\w.+~-]+\.py:\d+)\): ")
+_USERS_FUNCTION = re.compile(r"((?:pre|post)process)(?: \([^)]*\))?: ")
 _NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 #: The ledger keeps offsets as 32-bit numbers.
@@ -160,6 +161,12 @@ def describe_users_error(function: str, error: BaseException) -> str:
     own = [(file, line) for file, line in own if is_users_file(file)]
     at = f" ({PurePath(own[-1][0]).name}:{own[-1][1]})" if own else ""
     return f"{function}{at}: {describe_error(error)}"
+
+
+def users_function(description: str) -> str | None:
+    """Which of the user's functions a row's error is of."""
+    match = _USERS_FUNCTION.match(description)
+    return match[1] if match else None
 
 
 def users_line(description: str) -> str | None:

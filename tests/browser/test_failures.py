@@ -128,7 +128,7 @@ def test_only_actions_that_can_help_are_offered(page: Page, run: str, offered: l
     assert [name for name in said if re.match("Run|Answer|Accept|Clear", name)] == offered
     first = page.get_by_text("first: a run of the same fails again")
     expect(first).to_have_count(1 if run == "input" else 0)
-    expect(page.get_by_text("Raise max_tokens: 44 answers were cut.")).to_have_count(int(run == "cut"))
+    expect(page.get_by_text("Raise max_tokens: 44 of the answers were cut.")).to_have_count(int(run == "cut"))
 
 
 def test_dag_without_params_is_offered_a_clear_of_this_task_alone(page: Page) -> None:

@@ -47,7 +47,7 @@ def _discarded(life: Life, name: str, before: int) -> None:
     life.answer(life.how(life.trial.points[1], act="discard", staged=name))
     life.look()
     result = life.answer(life.how(act="discard", staged=name)).result
-    _expect(life, result, "discarded", or_says="it was discarded")
+    _expect(life, result, "discarded", or_says="no staged version of")
     _expect_unchanged(life, before)
 
 

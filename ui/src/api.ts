@@ -186,6 +186,8 @@ export interface Progress {
   step: string | null;
   /** In the words of the command line. */
   phase: string | null;
+  /** This was written. */
+  when: string | null;
   rows: number | null;
   planned: number | null;
   failed: number | null;

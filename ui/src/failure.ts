@@ -41,7 +41,11 @@ export function placeWords(place: Record<string, string | number>): string {
   return PLACES.flatMap(([name, words]) => (place[name] === undefined ? [] : [words(place[name])])).join(", ");
 }
 
+const COUNTS = ["planned", "finished", "failed"];
+
 /** `195 planned, 65 finished`. */
 export function countWords(counts: Record<string, number>): string {
-  return Object.entries(counts).map(([name, rows]) => `${count(rows)} ${name.replaceAll("_", " ")}`).join(", ");
+  const rank = (name: string) => (COUNTS.indexOf(name) + COUNTS.length + 1) % (COUNTS.length + 1);
+  const known = Object.entries(counts).filter(([name, rows]) => rows > 0 || COUNTS.includes(name));
+  return known.sort(([a], [b]) => rank(a) - rank(b)).map(([name, rows]) => `${count(rows)} ${name.replaceAll("_", " ")}`).join(", ");
 }

@@ -44,6 +44,11 @@ export function time(value: string | null | undefined): string {
   return date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short", timeZone: chosenTimezone() });
 }
 
+/** Of today's times: with seconds, and without the date. */
+export function clock(value: string): string {
+  return new Date(value).toLocaleTimeString(undefined, { timeZone: chosenTimezone() });
+}
+
 /** That a person chose in Airflow's UI, which keeps it so; by default the browser's. */
 function chosenTimezone(): string | undefined {
   try {

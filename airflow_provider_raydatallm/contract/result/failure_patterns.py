@@ -54,7 +54,7 @@ class _Pattern(NamedTuple):
     advice: str
 
 
-_NO_HUB = r"We couldn't connect to 'http"
+_NO_HUB = r"We couldn't connect to 'https?:[^'\s]{0,40}'"
 
 # fmt: off
 _CAUSES = (
@@ -101,7 +101,7 @@ _CAUSES = (
 
 _DEATHS = (
     _Pattern("engine",
-        r"running low on memory|exit code (?:137|-9)\b",
+        r"running low on memory|exit code (?:137|-9)\b|Failed core proc\(s\): \{[^}\n]{0,40}: -9\}",
         "Most likely the node ran out of memory: use nodes with more memory, or fewer engine.workers. "
         "Finished rows are kept"),
     _Pattern("engine",

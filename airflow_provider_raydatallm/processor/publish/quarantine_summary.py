@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.failure import Place
-from airflow_provider_raydatallm.processor.columns import ERROR_FIELDS, users_line
+from airflow_provider_raydatallm.processor.columns import ERROR_FIELDS, users_function, users_line
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader
@@ -57,12 +57,14 @@ def summarize_quarantine(
         counts = _lie_in(offsets, spans_of[unit])
         found = zip(*(column.to_pylist() for column in table.filter(pa.array(counts)).columns), strict=True)
         errors |= {(unit, int(at)): error for at, error in zip(offsets[counts], found, strict=True)}
+    errors = {row: (_with_function(kind, error), error) for row, (kind, error) in errors.items()}
     kinds = Counter(kind for kind, _ in errors.values())
     examples: dict[str, str] = {}
     lines: dict[str, str | None] = {}
     places: dict[str, Place] = {}
     for (unit, offset), (kind, error) in errors.items():
-        why = error if error.startswith(kind) else f"{kind}: {error}"
+        type_name = kind.partition(" in ")[0]
+        why = error if error.startswith(type_name) else f"{type_name}: {error}"
         examples.setdefault(kind, f"{plan.locate(unit, offset)}: {why}")
         lines.setdefault(kind, users_line(error))
         places.setdefault(kind, plan.place_in(plan.units[unit], offset))
@@ -73,6 +75,12 @@ def summarize_quarantine(
         tuple(dict.fromkeys(f"at {line}" for kind, _ in most if (line := lines[kind]))),
         places[most[0][0]] if most else Place(),
     )
+
+
+def _with_function(kind: str, error: str) -> str:
+    """An error's type, and the user's function that raised it: `KeyError in postprocess`."""
+    function = users_function(error)
+    return kind if function is None else f"{kind} in {function}"
 
 
 def _lie_in(offsets: np.ndarray, spans: Spans) -> np.ndarray:

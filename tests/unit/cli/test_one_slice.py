@@ -95,7 +95,7 @@ def test_failed_slice_has_its_reason_everywhere(job: SliceJob, capsys: Out) -> N
         assert text.startswith("nothing is published\nthe run failed at ")
         for part in (
             "it begins with fail",
-            "Advice: Raise that",
+            "Advice: Or raise quality.max_quarantine",
             "Where: ",
             "row 5",
             "5 planned, 5 finished",

@@ -111,6 +111,16 @@ def test_missing_slices_are_told_and_looked_for(overview: Overview) -> None:
     assert "many" not in {task["dag_id"] for task in overview(state="missing")}
 
 
+def test_missing_slices_before_the_first_run_are_told_where_all_runs_are(
+    overview: Overview, database: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DAGS, "ann", {"late"})
+    with database() as session:
+        write_schedule(session, "late", "ask", start_date=BEGIN, catchup=True, following=BEGIN + 3 * DAY)
+        write_runs(session, "late", "ask", [daily(2)])
+    assert of(overview, "late")["states"] == {"missing": 2, "published": 1}
+
+
 def test_tasks_are_found_by_name_and_state_and_ordered_as_asked(overview: Overview) -> None:
     assert [task["dag_id"] for task in overview(name="GREE")] == ["green"]
     assert [task["dag_id"] for task in overview(name="ask", order="name")] == sorted(TASKS)

@@ -85,6 +85,13 @@ def test_every_stage_quarantines_its_own(job: SliceJob) -> None:
     assert published(made).column("upper").to_pylist()[0] == "N0"
 
 
+def test_failure_says_which_function_of_the_user_raised(job: SliceJob) -> None:
+    made = changed(job, prompt=None, preprocess=f"{__name__}:preprocess", quality__max_quarantine=0)
+    with pytest.raises(SliceError, match=r"1 KeyError in preprocess") as refused:
+        run(made)
+    assert refused.value.failure.advice[0].startswith("Correct preprocess, and set rerun.retry_quarantined")
+
+
 def test_answer_that_breaks_its_shape_is_quarantined_with_its_text(job: SliceJob) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     shaped = changed(job, output_schema=schema, quality__max_quarantine=1.0)

@@ -78,6 +78,11 @@ def test_killed_driver_is_diagnosed_as_out_of_memory_whatever_its_log_says() -> 
     assert "ran out of memory" in failure.advice[0]
 
 
+def test_engine_core_that_was_killed_is_diagnosed_as_out_of_memory() -> None:
+    line = "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}"
+    assert "ran out of memory" in explain_failure("FAILED", "", [line]).advice[0]
+
+
 @pytest.mark.parametrize(("line", "error"), [
     ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", RayOutOfMemoryError),
     ("OSError: You are trying to access a gated repo.", RayModelNotFoundError),

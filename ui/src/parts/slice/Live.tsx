@@ -3,7 +3,7 @@
 import { Box, Progress, Text } from "@chakra-ui/react";
 
 import type { Stored } from "../../api";
-import { count, duration, percent, rate } from "../../format";
+import { clock, count, duration, percent, rate } from "../../format";
 import { Figure, Figures, Plain, Section } from "../basics";
 import { OverTime } from "./OverTime";
 import { Workers } from "./Workers";
@@ -14,7 +14,7 @@ export function Live({ stored }: { stored: Stored | null }) {
   const [rows, planned] = [progress.rows ?? 0, progress.planned ?? 0];
   const isCounting = rows > 0 || progress.step === "answer";
   return (
-    <Section title="Progress">
+    <Section aside={progress.when ? <Text color="fg.muted" fontSize="sm">as of {clock(progress.when)}</Text> : null} title="Progress">
       {progress.phase && !isCounting ? (
         <Text _firstLetter={{ textTransform: "uppercase" }} overflowWrap="anywhere">
           <Plain>{progress.phase}</Plain>

@@ -3,6 +3,7 @@
 import { Box, Button, Table, Text } from "@chakra-ui/react";
 import { useState } from "react";
 
+import { sentenceOf } from "../../failure";
 import type { FailedRun } from "../../failures";
 import { time } from "../../format";
 import { runPath } from "../../route";
@@ -29,12 +30,12 @@ export function FailedRuns({ dag, task, runs }: { dag: string; task: string; run
           <Table.Body>
             {shown.map((run) => (
               <Table.Row key={`${run.run}/${run.map}`} verticalAlign="top">
-                <Table.Cell maxWidth="14rem" minWidth="7rem" overflowWrap="anywhere">
+                <Table.Cell maxWidth="14rem" minWidth="6.5rem" overflowWrap="anywhere">
                   <PageLink to={runPath(dag, task, { run_id: run.run, map_index: run.map, has_slice: run.hasSlice })}>
                     <Plain most={NAME}>{run.key ?? run.run}</Plain>
                   </PageLink>
                 </Table.Cell>
-                <Table.Cell minWidth="12rem" overflowWrap="anywhere">
+                <Table.Cell overflowWrap="anywhere">
                   <Why run={run} />
                 </Table.Cell>
                 <Table.Cell hideBelow="md" whiteSpace="nowrap">
@@ -58,12 +59,12 @@ function Why({ run: { failure } }: { run: FailedRun }) {
   if (failure === null) return <>Its task left no reason: its log may have one.</>;
   return (
     <>
-      <Text _firstLetter={{ textTransform: "uppercase" }} color="failed.fg">
-        <Plain>{failure.sentence}</Plain>
+      <Text color="failed.fg">
+        <Plain>{sentenceOf(failure.sentence)}</Plain>
       </Text>
       {failure.advice.map((one) => (
         <Text key={one}>
-          <Plain>{one}</Plain>
+          <Plain>{sentenceOf(one)}</Plain>
         </Text>
       ))}
     </>

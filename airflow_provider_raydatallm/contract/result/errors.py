@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copyreg
+import difflib
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -119,7 +120,17 @@ def problem_of(error: Exception) -> Failure:
     return Failure("transient" if is_of_store else "input", text_of(error) or type(error).__name__)
 
 
-def known_columns(names: Iterable[str]) -> tuple[str, ...]:
-    """Returns the names of an input's columns as texts of rows: the header of a CSV file that has none is its
-    first row, and keys of JSON may be data."""
-    return (f"the columns are {', '.join(map(repr, names))}",)
+def missing_column(sentence: str, name: str, columns: Collection[str]) -> SliceError:
+    """An argument that names a column which the input does not have.
+
+    The input's columns are texts of rows: the header of a CSV file that has none is its first row, and keys
+    of JSON may be data. One that is nearly what the argument says is no secret.
+    """
+    near = difflib.get_close_matches(name, columns, n=1, cutoff=0.75)
+    return SliceError(
+        sentence,
+        kind="input",
+        advice=f"Did you mean {near[0]!r}?" if near else "",
+        place=Place(column=name),
+        row_texts=(f"the columns are {', '.join(map(repr, columns))}",),
+    )

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
+from airflow_provider_raydatallm.contract.result.errors import SliceError, missing_column
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.contract.spec.source import UNLIKE_INSTANTS
@@ -138,11 +138,10 @@ def build_slice_filter(
     if column is None or not files or all(column in dict(f.partition) for f in files):
         return None
     if column not in columns:
-        raise SliceError(
+        raise missing_column(
             f"source.column {column!r} is neither a column of the input nor a Hive folder in its path",
-            kind="input",
-            row_texts=known_columns(columns),
-            place=Place(column=column),
+            column,
+            columns,
         )
     row_filter = slice_filter(job, column)
     if column in schema.names and _is_date(schema.field(column).type):

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
+from airflow_provider_raydatallm.contract.result.errors import SliceError, missing_column
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
@@ -269,10 +269,10 @@ def _declared(
         nowhere = {path: nowhere[path] for path in undeclared(nowhere, found)}
     if nowhere:
         unknown = [path_text(path) for path in nowhere]
-        raise SliceError(
+        raise missing_column(
             f"source.column_types names {unknown}, which the input does not have",
-            kind="input",
-            row_texts=known_columns(columns),
+            unknown[0],
+            columns,
         )
     return declared
 
@@ -281,10 +281,10 @@ def _select_columns(fields: pa.Schema, columns: Sequence[str], job: SliceJob) ->
     if job.columns is None or not columns:
         return fields
     if missing := [c for c in job.columns if c not in columns]:
-        raise SliceError(
+        raise missing_column(
             f"columns names {missing}, which the input does not have",
-            kind="input",
-            row_texts=known_columns(columns),
+            missing[0],
+            columns,
         )
     by_name = {field.name: field for field in fields}
     return pa.schema([by_name[name] for name in job.columns])

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.types as pt
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
+from airflow_provider_raydatallm.contract.result.errors import SliceError, missing_column
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.tasks.base import MediaColumn
 from airflow_provider_raydatallm.processor.columns import FILES_FIELD
@@ -32,11 +32,10 @@ def check_media_column(media: MediaColumn, schema: pa.Schema) -> None:
     """:raises SliceError: when the input lacks the column, or it cannot hold files."""
     column, name = media.column, f"{media.argument}.column"
     if column not in schema.names:
-        raise SliceError(
+        raise missing_column(
             f"{name} names {column!r}, which the input does not have",
-            kind="input",
-            row_texts=known_columns(schema.names),
-            place=Place(column=column),
+            column,
+            schema.names,
         )
     kind = schema.field(column).type
     if not _holds_files(_element(kind)):

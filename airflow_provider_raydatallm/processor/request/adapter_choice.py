@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
+from airflow_provider_raydatallm.contract.result.errors import SliceError, missing_column
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.request.prompt import Row, as_text
@@ -31,11 +31,10 @@ class AdapterChoice:
         if not digests:
             return None
         if job.task.lora.column is not None and job.task.lora.column not in columns:
-            raise SliceError(
+            raise missing_column(
                 f"adapter.column is {job.task.lora.column!r}, which the input does not have",
-                kind="input",
-                row_texts=known_columns(columns),
-                place=Place(column=job.task.lora.column),
+                job.task.lora.column,
+                columns,
             )
         return cls(digests, job.task.lora.column, job.task.lora.on_null == "base")
 

@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 from pydantic_core import from_json
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
+from airflow_provider_raydatallm.contract.result.errors import SliceError, missing_column
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.processor.input.types.plain import hidden_names, outline
@@ -36,11 +36,10 @@ _GIVE_PARTS = f"Give text, or a list of parts such as {_PART}"
 def check_conversation_column(name: str, schema: pa.Schema) -> None:
     """:raises SliceError: when there is no such column, or its type holds no conversations."""
     if name not in schema.names:
-        raise SliceError(
+        raise missing_column(
             f"messages is {name!r}, a column which the input does not have",
-            kind="input",
-            row_texts=known_columns(schema.names),
-            place=Place(column=name),
+            name,
+            schema.names,
         )
     kind = schema.field(name).type
     if _is_text(kind):

@@ -12,8 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns
-from airflow_provider_raydatallm.contract.result.failure import Place
+from airflow_provider_raydatallm.contract.result.errors import missing_column
 
 #: Braces, with what is between them.
 FIELD = re.compile(r"\{([^{}]*)\}")
@@ -37,11 +36,10 @@ class Template:
                 self._parts.append((text[end : match.start()], name))
                 end = match.end()
             elif _LOOKS_LIKE_A_NAME.fullmatch(name):
-                raise SliceError(
+                raise missing_column(
                     f"{argument} names the column {name!r}, which the input does not have",
-                    kind="input",
-                    row_texts=known_columns(columns),
-                    place=Place(column=name),
+                    name,
+                    columns,
                 )
         self._parts.append((text[end:], None))
 

@@ -14,8 +14,7 @@ import pickle
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError, known_columns, loading
-from airflow_provider_raydatallm.contract.result.failure import Place
+from airflow_provider_raydatallm.contract.result.errors import SliceError, loading, missing_column
 from airflow_provider_raydatallm.processor.request.row_code import PYTHON
 
 #: The parameter that gets the whole row.
@@ -49,12 +48,11 @@ class RowFunction:
     def check_columns(self, columns: Sequence[str]) -> None:
         """:raises SliceError: when the function names a column that the input does not have."""
         if missing := [c for c in self._columns if c not in columns]:
-            raise SliceError(
+            raise missing_column(
                 f"a parameter of the function {self._init_arguments[0]!r} names the column {missing[0]!r}, "
                 f"which the input does not have (a parameter named {ROW!r} gets the whole row)",
-                kind="input",
-                row_texts=known_columns(columns),
-                place=Place(column=missing[0]),
+                missing[0],
+                columns,
             )
 
     def __call__(self, row: dict[str, Any]) -> Any:

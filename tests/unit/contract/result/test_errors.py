@@ -1,6 +1,6 @@
 import pickle
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, missing_column
 
 
 class _CellError(SliceError):
@@ -14,3 +14,10 @@ def test_an_error_keeps_its_kind_and_fields_on_the_way_out_of_a_ray_task():
     assert type(error) is _CellError
     assert str(error) == "row 4, column name"
     assert (error.kind, error.log, error.row) == ("engine", {"pid": 7}, 4)
+
+
+def test_column_that_is_nearly_what_the_argument_says_is_told_whatever_hides_the_others() -> None:
+    failure = missing_column("prompt names 'sumary'", "sumary", ["summary", "secret"]).failure
+    assert failure.advice == ("Did you mean 'summary'?",)
+    assert "secret" not in str(failure.without_row_texts())
+    assert missing_column("prompt names 'x'", "x", ["summary"]).failure.advice == ()

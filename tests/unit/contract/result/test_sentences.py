@@ -39,6 +39,7 @@ PACKAGE = ROOT / "airflow_provider_raydatallm"
 NAMES = {
     "LocalHeadError",
     "SliceError",
+    "missing_column",
     *(name for name, one in inspect.getmembers(exceptions, inspect.isclass) if name.startswith("Ray")),
 }
 #: Stands for a value.

@@ -56,7 +56,7 @@ def test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_
     expect(day(page, first)).to_have_accessible_name(
         f"{first}: Published, with rows in quarantine, {ROWS - FAILING} rows, {FAILING} in quarantine"
     )
-    expect(page.get_by_role("img", name=f"{gap}: Missing")).to_be_visible()
+    expect(page.get_by_label(f"{gap}: Missing")).to_be_visible()
     expect(day(page, last)).to_have_accessible_name(f"{last}: Running")
     look(page, "calendar")
 
@@ -149,6 +149,28 @@ def test_page_is_reached_and_left_by_the_keyboard_alone(page: Page) -> None:
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_be_hidden()
     expect(button).to_be_focused()
+
+
+def test_failed_run_says_why_and_what_to_do_wherever_it_is_shown(airflow: Airflow, page: Page) -> None:
+    """After the tests above. What the task itself wrote is shown, not what a test would write for it."""
+    key = "2025-02-01"
+    run = airflow.api.trigger(DAG_ID, conf={"slice": key})
+    assert airflow.api.finish(run) == "failed"
+    failure = airflow.api.xcom(run, "ray_llm_failure")
+    assert failure["sentence"]
+    assert failure["advice"]
+    page.goto("/plugin/ray-llm")
+    task = page.get_by_role("listitem").filter(has=page.get_by_role("link", name=f"{DAG_ID} / ask"))
+    expect(task).to_contain_text("Failed 1")
+    expect(task).to_contain_text(f"{key}: {failure['sentence']}")
+    page.goto(f"/plugin/ray-llm/dags/{DAG_ID}/tasks/ask")
+    row = page.get_by_role("row").filter(has_text=key)
+    for text in (failure["sentence"], *failure["advice"]):
+        expect(row).to_contain_text(text[1:])  # which begins with a capital on the page
+    row.get_by_role("link", name=key).click()
+    for text in (failure["sentence"], *failure["advice"]):
+        expect(page.get_by_role("alert")).to_contain_text(text[1:])
+    look(page, "failed")
 
 
 def day(page: Page, key: str) -> Locator:

@@ -211,10 +211,9 @@ class _Slices:
 
     @property
     def urgency(self) -> tuple[int, int]:
-        """The lower, the sooner somebody should look: by the worst state, and how many slices are in it."""
+        """The lower, the sooner somebody should look: by the worst state, and how many slices failed."""
         states = self.states
-        worst = min(states, key=_URGENCY.index, default=None)
-        return (len(_URGENCY), 0) if worst is None else (_URGENCY.index(worst), -states[worst])
+        return min(map(_URGENCY.index, states), default=len(_URGENCY)), -states["failed"]
 
     @property
     def failed(self) -> FailedSlice | None:

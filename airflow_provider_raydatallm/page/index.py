@@ -120,6 +120,31 @@ def archived_keys(session: Session, dag_id: str, task_id: str) -> set[str]:
     return {key.removeprefix(prefix) for key in session.scalars(keys)}
 
 
+def select_runs(dag_id: str, task_id: str) -> Select[Any]:
+    """A task's instances with what their runs tell of a slice, the newest run first: `date` of one of the
+    schedule or a backfill, and `partition`."""
+    ti, run = TaskInstance, DagRun
+    partition: Any = getattr(run, "partition_key", None)  # from Airflow 3.3 on
+    is_scheduled = run.run_type.in_(SCHEDULED_RUNS)
+    date = case((is_scheduled, func.coalesce(run.data_interval_start, run.logical_date)), else_=null())
+    columns: tuple[Any, ...] = (
+        run.id,
+        ti.run_id,
+        ti.map_index,
+        ti.state,
+        ti.start_date,
+        ti.end_date,
+        date.label("date"),
+        (null() if partition is None else partition).label("partition"),
+    )
+    return (
+        select(*columns)
+        .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
+        .where(ti.dag_id == dag_id, ti.task_id == task_id)
+        .order_by(run.id.desc(), ti.map_index)
+    )
+
+
 def _list_without_slice(
     session: Session, dag_id: str, task_id: str, schedule: Schedule | None
 ) -> list[RunWithoutSlice]:
@@ -128,30 +153,15 @@ def _list_without_slice(
     states = (_QUEUED | _FAILED | _RUNNING | {"skipped"}) - {None}
     is_scheduled = and_(run.run_type.in_(SCHEDULED_RUNS), ti.map_index == -1)
     known = _entries(dag_id, task_id).with_only_columns(XComModel.run_id, XComModel.map_index)
-    partition: Any = getattr(run, "partition_key", None)  # from Airflow 3.3 on
-    date = case((is_scheduled, func.coalesce(run.data_interval_start, run.logical_date)), else_=null())
     found = (
-        select(
-            run.id,
-            ti.run_id,
-            ti.map_index,
-            ti.state,
-            ti.start_date,
-            ti.end_date,
-            date.label("date"),
-            (null() if partition is None else partition).label("partition"),
-        )
-        .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
+        select_runs(dag_id, task_id)
         .where(
-            ti.dag_id == dag_id,
-            ti.task_id == task_id,
             or_(
                 ti.state.in_(_FAILED | {"up_for_retry"}),
                 and_(is_scheduled, or_(ti.state.is_(None), ti.state.in_(states))),
             ),
             tuple_(ti.run_id, ti.map_index).not_in(known),
         )
-        .order_by(run.id.desc(), ti.map_index)
         .limit(_RUNS_WITHOUT_SLICE)
         .subquery()
     )

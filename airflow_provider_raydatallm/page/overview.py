@@ -10,10 +10,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from airflow.models.dag import DagModel
-from airflow.models.dagrun import DagRun
-from airflow.models.taskinstance import TaskInstance
 from airflow.models.xcom import XComModel
-from sqlalchemy import and_, case, func, null, select
+from sqlalchemy import and_, func, select
 from sqlalchemy.orm import Session
 
 from airflow_provider_raydatallm.contract.result.failure import Failure
@@ -31,11 +29,10 @@ from airflow_provider_raydatallm.page.schedules import Schedule, read_schedule
 from airflow_provider_raydatallm.page.xcom_values import parsed
 from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry
-from airflow_provider_raydatallm.task.slice_key import SCHEDULED_RUNS
 
-#: Runs of a task, the newest, of whose slices the states are told.
+#: How many of a task's newest runs are looked at.
 _RUNS = 60
-#: Slices of a task, the last, that are told one by one.
+#: How many of a task's last slices are shown one by one.
 _MARKS = 30
 #: By which tasks are listed, and of a mapped run's slices of the same name, the first is told.
 _URGENCY: tuple[CellState, ...] = (
@@ -110,7 +107,7 @@ def list_tasks(
 ) -> TasksPage:
     """
     :param tasks: by their names.
-    :param state: that one of a task's slices has, as far as they are told.
+    :param state: lists only tasks with a slice in this state.
     """
     known = [(task, _Slices(session, task.dag_id, task.task_id)) for task in tasks]
     if state == "missing":
@@ -241,25 +238,8 @@ class _Slices:
 
 def _newest_runs(session: Session, dag_id: str, task_id: str) -> list[_Run]:
     """Returns a task's newest runs, the one that wrote last first."""
-    ti, run, entry = TaskInstance, DagRun, XComModel
-    partition: Any = getattr(run, "partition_key", None)  # from Airflow 3.3 on
-    date = func.coalesce(run.data_interval_start, run.logical_date)
-    newest = (
-        select(
-            run.id,
-            ti.run_id,
-            ti.map_index,
-            ti.state,
-            ti.start_date,
-            case((run.run_type.in_(SCHEDULED_RUNS), date), else_=null()).label("date"),
-            (null() if partition is None else partition).label("partition"),
-        )
-        .join(run, and_(run.dag_id == ti.dag_id, run.run_id == ti.run_id))
-        .where(ti.dag_id == dag_id, ti.task_id == task_id)
-        .order_by(run.id.desc(), ti.map_index)
-        .limit(_RUNS)
-        .subquery()
-    )
+    entry = XComModel
+    newest = index.select_runs(dag_id, task_id).limit(_RUNS).subquery()
     its_entry = and_(  # by the table's own key: it is looked up, not searched
         entry.dag_run_id == newest.c.id,
         entry.task_id == task_id,

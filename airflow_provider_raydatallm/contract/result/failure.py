@@ -41,7 +41,7 @@ _TEXTS = {"advice": 8, "row_texts": 8, "log": 40, "frames": 2}
 _PLACE_CHARACTERS, _COUNTS, _COUNT_CHARACTERS = 500, 20, 50
 #: Of a sentence that is shortened.
 _LEAST_CHARACTERS = 40
-#: What of a frame is its place, in a file whose name is no sentence.
+#: The file and line that a frame begins with. A name with spaces may be a text, and does not count.
 _FILE_AND_LINE = re.compile(r"at [\w./+~-]+\.py:\d+")
 #: Of a text, before it is made safe.
 _READ_CHARACTERS = 100_000

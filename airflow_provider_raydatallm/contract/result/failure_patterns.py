@@ -161,7 +161,7 @@ def find_causes(exceptions: list[str]) -> list[str]:
 
 
 def known_words(root: str) -> str:
-    """What of a root error, beside its class, is in the words of a known failure, which quote no row."""
+    """Returns the words of a known failure in a root error's message: they quote no row. "" without any."""
     text = root.partition(":")[2]
     for pattern in (*_CAUSES, *_DEATHS):
         # A longer match has words of others within.

@@ -211,6 +211,27 @@ def test_why_it_is_not_known_is_said(session: Session, client_of: ClientOf) -> N
     assert "no such DAG" in table.answer()["note"]
 
 
+def test_timetable_that_failed_is_asked_anew_and_what_it_raised_is_not_told_again(
+    session: Session, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on, between, asked = threading.Event(), ExpectedSlices.between, []
+
+    def fails_once(slices: ExpectedSlices, *dates: dt.datetime) -> Any:
+        asked.append(dates)
+        if len(asked) == 1:
+            raise ValueError("broken")
+        goes_on.wait(30)
+        return between(slices, *dates)
+
+    monkeypatch.setattr(ExpectedSlices, "between", fails_once)
+    table = Table(session, client_of("bob"))
+    table.ran(1, 3)
+    assert table.answer()["note"] == "the DAG's timetable fails: broken"
+    assert table.answer()["is_pending"]
+    goes_on.set()
+    assert table.missing() == ["2026-03-02"]
+
+
 def test_timetable_that_takes_long_holds_no_request_up(
     session: Session, client_of: ClientOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:

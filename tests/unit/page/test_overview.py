@@ -52,7 +52,7 @@ def tasks(database: sessionmaker[Session]) -> None:
         write_runs(session, "gaps", "ask", [daily(0), daily(3)])
         write_runs(session, "running", "ask", [daily(day) for day in range(4)])
         write_runs(session, "running", "ask", [daily(4, "running", entry=None)])
-        write_runs(session, "many", "ask", [daily(day) for day in range(90)])
+        write_runs(session, "many", "ask", [daily(day) for day in range(90) if day != 10])
         write_runs(session, "many", "ask", [Run("part 9", run_id="p9"), Run("part 10", run_id="p10")])
         write_runs(session, "cleaned", "ask", [daily(day) for day in range(2)])
         keep_runs(session, "cleaned", "ask", [daily(day) for day in range(2)], "cleaned")
@@ -132,10 +132,21 @@ def test_tasks_are_found_by_name_and_state_and_ordered_as_asked(overview: Overvi
 
 def test_only_the_newest_runs_are_looked_at_and_the_page_says_so(overview: Overview) -> None:
     many = of(overview, "many")
-    assert (many["runs"], many["is_all"], of(overview, "good")["is_all"]) == (92, False, True)
+    assert (many["runs"], many["is_all"], of(overview, "good")["is_all"]) == (91, False, True)
     assert many["states"] == {"published": 60}  # no day before them is missing
     assert [mark["slice_key"] for mark in many["last"]][-3:] == [key(89), "part 9", "part 10"]
     assert len(many["last"]) == 30
+
+
+def test_worst_of_a_run_s_slices_of_one_name_is_told(
+    overview: Overview, database: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(DAGS, "ann", {"mapped"})
+    with database() as session:
+        write_runs(session, "mapped", "ask", [
+            daily(0, map_index=0), daily(0, "failed", map_index=1, entry=None), daily(0, map_index=2),
+        ])  # fmt: skip
+    assert of(overview, "mapped")["states"] == {"failed": 1}
 
 
 def test_slices_of_runs_that_airflow_removed_are_there_and_trials_are_none(overview: Overview) -> None:

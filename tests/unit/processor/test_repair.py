@@ -179,7 +179,7 @@ def test_share_of_invalid_answers_has_a_limit_of_its_own(job: SliceJob) -> None:
 
 def test_slice_with_too_many_invalid_answers_is_not_answered_to_its_end(job: SliceJob) -> None:
     cluster = InProcess(answer=Model(), batch=5)
-    with pytest.raises(SliceError, match=r"quality.max_invalid 0.01"):
+    with pytest.raises(SliceError, match=r"quality.max_invalid 0.01 .*, while \d+ are still to be asked"):
         run(changed(job, quality__repair=0, quality__max_invalid=0.01), cluster)
     assert cluster.answered < N
 

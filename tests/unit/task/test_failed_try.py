@@ -170,6 +170,8 @@ def test_nothing_that_may_quote_a_row_enters_airflow_unless_a_setting_allows_it(
     ("RuntimeError: Cannot find any model weights with `/m`", "RuntimeError: Cannot find any model weights"),
     ("torch.OutOfMemoryError: CUDA out of memory. Jane", "torch.OutOfMemoryError: CUDA out of memory"),
     ("KeyError: 'Jane Doe'", "KeyError"),
+    ("OSError: We couldn't connect to 'https://huggingface.co' to load Jane",
+     "OSError: We couldn't connect to 'https://huggingface.co'"),
 ])  # fmt: skip
 def test_error_in_the_words_of_others_says_those_of_a_known_failure(root: str, says: str) -> None:
     assert shown(classify(root)).sentence == says

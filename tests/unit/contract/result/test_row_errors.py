@@ -4,9 +4,9 @@ from airflow_provider_raydatallm.contract.result.row_errors import changes_for, 
 
 
 def test_changes_are_named_for_what_failed_the_most_frequent_first() -> None:
-    reasons = {"TruncatedAnswer": 44, "PromptTooLong": 1_200, "ValueError": 3, "InvalidOutput": 0}
+    reasons = {"TruncatedAnswer": 1_200, "PromptTooLong": 44, "ValueError": 3, "InvalidOutput": 0}
     assert [text.split(":")[1].split(" of ")[0] for text in changes_for(reasons)] == [" 1,200", " 44"]
-    assert changes_for(reasons)[1].startswith("Raise max_tokens")
+    assert changes_for(reasons)[0].startswith("Raise max_tokens")
     assert changes_for({"ValueError": 3}) == []
 
 

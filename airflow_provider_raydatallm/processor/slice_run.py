@@ -35,7 +35,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import first_values, survey_input
 from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
-from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback
+from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, diagnose_run
 from airflow_provider_raydatallm.processor.publish.slice_checks import find_published
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
@@ -47,9 +47,10 @@ from airflow_provider_raydatallm.processor.request.requests import RequestBuilde
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.column_agreement import table_metadata
-from airflow_provider_raydatallm.processor.store.lease import Lease
+from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError
 from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
 from airflow_provider_raydatallm.processor.store.ownership import take_folders
+from airflow_provider_raydatallm.processor.store.run_record import leave_failure
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     KEEP_DAYS,
@@ -133,6 +134,29 @@ def _decide_and_act(
 ) -> T | Report:
     """:param act: what to do with a version that is to be built, under the lease."""
     check_output_is_outside(job)
+    try:
+        return _decide(job, progress, cluster, name, act)
+    except BaseException as e:  # also a signal, or `sys.exit()` of the user's code
+        if not isinstance(e, LeaseLostError):  # the run that holds it now says what becomes of the slice
+            _leave_failure(job, e)
+        raise
+
+
+def _leave_failure(job: SliceJob, error: BaseException) -> None:
+    """Leaves why the run failed in the table's metadata, unless its progress says so already."""
+    try:
+        leave_failure(job.address, diagnose_run(error, job), own_task())
+    except Exception as e:
+        logger.warning("could not leave the failure in %s: %s", job.paths.metadata, log_text(e))
+
+
+def _decide(
+    job: SliceJob,
+    progress: ProgressCallback,
+    cluster: Cluster,
+    name: str | None,
+    act: Callable[[VersionBuild, Lease], T],
+) -> T | Report:
     folders = SliceFolders.open(job.paths)
     progress({"step": "plan"})
     # If a newer version appears later, a run that this one waited for made it.

@@ -2,14 +2,11 @@
 slice's metadata (`progress.json`) and to Prometheus.
 
 No failure here fails the run. A thread talks to storage and Ray, so that a slow store does not block the run.
-Only the holder of the lease writes the file. After a failed run it stays, with the error, until the next run
-replaces it or publishes: a published slice has no such file.
 """
 
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import logging
 import threading
 import time
@@ -18,6 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.failure_patterns import naming_model
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.metrics import prometheus
@@ -25,8 +23,8 @@ from airflow_provider_raydatallm.processor.ray_runtime.driver import process_log
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.root_error import root_error
 from airflow_provider_raydatallm.processor.storage.store import Store
-from airflow_provider_raydatallm.processor.store.file_names import PROGRESS
-from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError
+from airflow_provider_raydatallm.processor.store.lease import Lease
+from airflow_provider_raydatallm.processor.store.run_record import write_progress
 
 logger = logging.getLogger(__name__)
 
@@ -66,10 +64,7 @@ class ProgressReporter:
         if error is not None:
             if self.latest is not None:
                 self._progress = {**self._progress, **self.latest()}
-            failure = naming_model(root_error(error, process_log), self._job.model_source)
-            failure = replace(failure, counts=_counts(self._progress))
-            with contextlib.suppress(Exception):  # for whoever reports it, and need not read the log again
-                error.failure, error.log = failure, None  # type: ignore[attr-defined]
+            failure = diagnose_run(error, self._job, _counts(self._progress))
             self._progress = {**self._progress, "step": "failed", "failure": failure.to_json()}
             self._try(self._write)
 
@@ -104,18 +99,8 @@ class ProgressReporter:
         prometheus.export(self._job, self._progress)
 
     def _write(self) -> None:
-        if self._lease.lost:
-            return
-        now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-        run = {"slice_key": self._job.slice_key, "when": now, "epoch": self._lease.epoch, "task": own_task()}
-        try:
-            self._lease.check()
-            self._store.put_json(PROGRESS, {**run, **self._details, **self._progress})
-            self._lease.check()
-        except LeaseLostError:
-            # The lease was lost between check and put; the new holder may have finished already.
-            if (self._store.read_json(PROGRESS) or {}).get("epoch") == self._lease.epoch:
-                self._store.remove(PROGRESS)
+        progress = {**self._details, **self._progress}
+        write_progress(self._store, self._lease, self._job.slice_key, own_task(), progress)
 
     def _try(self, action: Callable[[], None]) -> None:
         try:
@@ -124,6 +109,16 @@ class ProgressReporter:
             if action.__name__ not in self._warned:
                 self._warned.add(action.__name__)
                 logger.warning("could not report progress: %s", e)
+
+
+def diagnose_run(error: BaseException, job: SliceJob, counts: Mapping[str, int] | None = None) -> Failure:
+    """Returns the record of what ended a run. The error carries it from then on: whoever reports it need not
+    read the log again."""
+    failure = naming_model(root_error(error, process_log), job.model_source)
+    failure = replace(failure, counts=counts or failure.counts)
+    with contextlib.suppress(Exception):
+        error.failure, error.log = failure, None  # type: ignore[attr-defined]
+    return failure
 
 
 def _counts(progress: Mapping[str, Any]) -> dict[str, int]:

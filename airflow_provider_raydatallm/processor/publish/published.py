@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import Any
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.report import Report
@@ -17,15 +16,12 @@ from airflow_provider_raydatallm.processor.input.listing import Listing, list_in
 from airflow_provider_raydatallm.processor.sinks.base import DamagedVersionError
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
-from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.file_names import PROGRESS
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.versions import Version
 
 #: How long the Airflow side reads the store before it leaves that to the cluster.
 _READ_SECONDS = 15.0
-_PROGRESS_BYTES = 1 << 20
 
 
 def current_report(job: SliceJob) -> Report | None:
@@ -94,15 +90,6 @@ def hidden_metadata(folders: SliceFolders) -> str | None:
         f"{folders.table.url} shows a published slice, and {folders.metadata.url} knows of none: give the "
         "metadata path that the publishing task has as publish.metadata_path"
     )
-
-
-def read_progress(folders: SliceFolders) -> dict[str, Any] | None:
-    """Returns what a run wrote of its progress; None where there is nothing, or nothing that a run writes."""
-    try:
-        progress = folders.metadata.read_json(PROGRESS, _PROGRESS_BYTES)
-    except (CorruptFileError, ValueError, RecursionError):
-        return None
-    return progress if isinstance(progress, dict) else None
 
 
 def finished_report(job: SliceJob) -> Report | None:

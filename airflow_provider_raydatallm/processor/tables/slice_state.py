@@ -12,9 +12,10 @@ from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError, problem_of
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.processor.publish.published import hidden_metadata, read_progress
+from airflow_provider_raydatallm.processor.publish.published import hidden_metadata
 from airflow_provider_raydatallm.processor.publish.staged_commands import staged_listing
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.run_record import read_progress
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
 _THREADS = 16

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.addresses import canonical
 from airflow_provider_raydatallm.contract.slice_paths import MARK, SlicePaths, slice_paths
-from airflow_provider_raydatallm.processor.publish.published import read_progress
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.filesystem import resolve, waiting_briefly
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.marks import IS_METADATA, Mark, find_owner, names_task
+from airflow_provider_raydatallm.processor.store.run_record import read_progress
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.versions import Commits, Version
 from airflow_provider_raydatallm.processor.tables.confined_sample import confined_sample

@@ -14,6 +14,9 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.slice_run import stage_slice
+from airflow_provider_raydatallm.processor.store.lease import Lease
+from airflow_provider_raydatallm.processor.store.run_record import leave_failure, read_progress
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import StagedVersion
 from tests.support.in_process import InProcess, changed
 from tests.support.in_process import run_in_process as run
@@ -106,6 +109,58 @@ def test_failed_slice_has_its_reason_everywhere(job: SliceJob, capsys: Out) -> N
         shown = json.loads(capsys.readouterr().out)
         assert (shown["version"], shown["run"]) == (None, "failed")
         assert shown["failure"] == state["failure"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"input_path": "{root}/none.parquet"}, "{root}/none.parquet"),
+        ({"prompt": "{nam}"}, "nam"),
+        ({"postprocess": "no_such_module:f"}, "no_such_module"),
+    ],
+)
+@pytest.mark.parametrize("is_published", [False, True])
+def test_run_that_failed_before_its_rows_has_its_reason_too(
+    job: SliceJob, capsys: Out, tmp_path: Path, changes: dict[str, str], named: str, is_published: bool
+) -> None:
+    if is_published:
+        run(job)
+    given = {name: value.replace("{root}", str(tmp_path)) for name, value in changes.items()}
+    named = named.replace("{root}", str(tmp_path))
+    with pytest.raises(SliceError) as e:
+        run(changed(job, **given))
+    [state] = json.loads(say(capsys, "slices", job.output_path, "--json"))
+    assert (state["version"], state["run"]) == (1 if is_published else None, "failed")
+    assert Failure.parse(state["failure"]) == e.value.failure
+    assert named in e.value.failure.sentence
+    assert named in say(capsys, "slices", job.output_path).splitlines()[1]
+    assert main(["show", job.output_path, DAY]) == int(not is_published)
+    assert named in capsys.readouterr().out
+    assert e.value.failure.sentence in say(capsys, "watch", job.output_path, DAY, code=1)
+    run(job)
+    [state] = json.loads(say(capsys, "slices", job.output_path, "--json"))
+    assert (state["version"], state["run"], state["failure"]) == (1, None, None)
+
+
+def test_failure_is_not_left_where_another_run_is_at_work_or_in_another_table(
+    job: SliceJob, capsys: Out, tmp_path: Path
+) -> None:
+    failure = Failure("input", "no such file")
+    lease = Lease.acquire(
+        SliceFolders.open(job.paths).metadata, me="a run", slice_key=DAY, published_epoch=lambda: 0,
+        wait=False, stop_waiting=lambda holder: True,
+    )  # fmt: skip
+    assert lease is not None
+    with contextlib.closing(lease):
+        leave_failure(job.address, failure)
+        assert read_progress(SliceFolders.open(job.paths)) is None
+    leave_failure(job.address, failure)
+    assert (read_progress(SliceFolders.open(job.paths)) or {}).get("step") == "failed"
+    run(job)
+    inside = changed(job, output_path=f"{job.output_path}/ds={DAY}")
+    with pytest.raises(SliceError, match="lies inside"):
+        leave_failure(inside.address, failure)
+    assert "published" in say(capsys, "slices", job.output_path)
 
 
 def test_published_slice_whose_next_run_failed_has_both(job: SliceJob, capsys: Out) -> None:

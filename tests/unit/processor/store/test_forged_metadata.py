@@ -17,12 +17,13 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import MARK
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish import garbage
-from airflow_provider_raydatallm.processor.publish.published import published_report, read_progress
+from airflow_provider_raydatallm.processor.publish.published import published_report
 from airflow_provider_raydatallm.processor.publish.restore import restore_version
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
-from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER
+from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER, PROGRESS
+from airflow_provider_raydatallm.processor.store.run_record import read_progress
 from airflow_provider_raydatallm.processor.tables.slice_state import read_state
 from airflow_provider_raydatallm.reader import published_dataset, published_files
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
@@ -77,10 +78,10 @@ def forge(job: SliceJob, at: int = 1, **change: Any) -> None:
 
 
 def content_of(job: SliceJob) -> dict[str, bytes]:
-    """All that a table has."""
+    """All that a table has but why a run failed."""
     root = Path(job.output_path)
     files = [p for folder in root.parent.glob(f"{root.name}*") for p in folder.rglob("*") if p.is_file()]
-    return {str(p): p.read_bytes() for p in files}
+    return {str(p): p.read_bytes() for p in files if p.name != PROGRESS}
 
 
 def refused(ask: Callable[[], object]) -> str:

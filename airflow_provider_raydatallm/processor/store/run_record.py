@@ -1,0 +1,82 @@
+"""The file by which a slice's last run says what it does, or why it failed. Imports only fsspec, for the
+Airflow side.
+
+Only the holder of the slice's lease writes it. After a failed run it stays until the next run replaces it or
+publishes: a published slice has no such file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.slice_paths import SliceAddress
+from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.file_names import PROGRESS
+from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseHolder, LeaseLostError
+from airflow_provider_raydatallm.processor.store.leftovers import lease_to_tidy
+from airflow_provider_raydatallm.processor.store.ownership import check_folders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+
+_PROGRESS_BYTES = 1 << 20
+
+
+def read_progress(folders: SliceFolders) -> dict[str, Any] | None:
+    """Returns what a run wrote of its progress; None where there is nothing, or nothing that a run writes."""
+    try:
+        progress = folders.metadata.read_json(PROGRESS, _PROGRESS_BYTES)
+    except (CorruptFileError, ValueError, RecursionError):
+        return None
+    return progress if isinstance(progress, dict) else None
+
+
+def write_progress(
+    store: Store, lease: Lease, slice_key: str, task: Mapping[str, str] | None, progress: Mapping[str, Any]
+) -> None:
+    """Writes nothing once the lease is lost.
+
+    :param task: the Airflow task of the run, if it is of one.
+    """
+    if lease.lost:
+        return
+    now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
+    run = {"slice_key": slice_key, "when": now, "epoch": lease.epoch, "task": task}
+    try:
+        lease.check()
+        store.put_json(PROGRESS, {**run, **progress})
+        lease.check()
+    except LeaseLostError:
+        # The lease was lost between check and put; the new holder may have finished already.
+        if (store.read_json(PROGRESS) or {}).get("epoch") == lease.epoch:
+            store.remove(PROGRESS)
+
+
+def leave_failure(
+    of: SliceAddress,
+    failure: Failure,
+    task: Mapping[str, str] | None = None,
+    is_over: Callable[[LeaseHolder], bool] = lambda holder: False,
+) -> None:
+    """Leaves why a run failed, unless its progress says so, or another run is at work: for readers of the
+    table.
+
+    :param is_over: as of `Lease.acquire`.
+    :raises SliceError: when a folder belongs to another table, or the newest commit cannot be read; then
+        nothing is changed.
+    """
+    check_folders(of)
+    folders = SliceFolders.open(of.paths)
+    if (version := versions.newest_version(folders.metadata)) is not None:
+        folders.check_table(version)
+    record = failure.to_json()
+    if (read_progress(folders) or {}).get("failure") == record:
+        return
+    lease = lease_to_tidy(folders, of.slice_key, is_over)
+    if lease is not None:
+        with contextlib.closing(lease):
+            progress = {"step": "failed", "failure": record}
+            write_progress(folders.metadata, lease, of.slice_key, task, progress)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import cache, partial
 from pathlib import Path as LocalPath
@@ -306,14 +307,11 @@ class RayLLMBatchOperator(SliceTask):
     def _build_submission(self, context: Context) -> JobSubmission:
         ti = context["ti"]
         job, user_packages = self.slice_job(context)
-        has_scope = "scope" in job.engine.model_fields_set
-        if not has_scope and job.can_share_engine and RayHook(self.ray_conn_id).keeps_engines:
-            job = job.changed(engine={"scope": "shared"})
         ids = {n: str(getattr(ti, n)) for n in ("dag_id", "task_id", "run_id", "map_index", "try_number")}
         ids["dag_version_id"] = str(getattr(ti, "dag_version_id", None) or "")
         ids["run_start"] = str(context["dag_run"].start_date or "")
         ids[SERIES] = try_series(ti, context["dag_run"])
-        return JobSubmission(
+        self._submission = JobSubmission(
             job=job,
             packages=user_packages,
             runtime_env=self.runtime_env,
@@ -331,6 +329,10 @@ class RayLLMBatchOperator(SliceTask):
             metadata={**ids, **trace_context(), "slice_key": job.slice_key},
             finish_by=self._finish_time(context),
         )
+        has_scope = "scope" in job.engine.model_fields_set
+        if has_scope or not job.can_share_engine or not RayHook(self.ray_conn_id).keeps_engines:
+            return self._submission
+        return replace(self._submission, job=job.changed(engine={"scope": "shared"}))
 
     def _finish_time(self, context: Context) -> float | None:
         if (finish_by := self._wait_limits.finish_by) is None:

@@ -29,6 +29,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayJobStoppedError,
     RayLLMInputError,
     RayLLMJobError,
+    carried_failure,
     error_of,
 )
 from airflow_provider_raydatallm.hooks.http_clients import close_clients
@@ -86,6 +87,10 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
     #: Whether `execute` or a method that continues it runs.
     _executing = False
     _tracker: JobTracker | None = None
+    #: What the job is, once that is known: whether it shares an engine, its connection says.
+    _submission: JobSubmission | None = None
+    #: Whether the job reported the error that ends the task.
+    _job_says_why = False
     #: Interrupts the waiting.
     _interrupt: Callable[[], object] | None = None
 
@@ -126,6 +131,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         except (TaskDeferred, AirflowSkipException):
             raise
         except BaseException as e:
+            self._leave_failure(e)
             failure = record_failure(context, e, self.log)
             self.record_failure(failure)
             show_last(self, failure, self.log)
@@ -133,6 +139,19 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
                 # Its sentence says all: of whose frames it is, the debug log says.
                 raise e.with_traceback(None) from None
             raise
+
+    def _leave_failure(self, error: BaseException) -> None:
+        """Leaves the record in the table's metadata, too, unless the job has done so or still may."""
+        if self._submission is None or self._tracker is None or self._job_says_why or self._killed:
+            return
+        failure = carried_failure(error)
+        if failure is None or failure.kind in ("stopped", "timeout"):
+            return
+        task = {"dag_id": self.dag_id, "task_id": self.task_id}
+        try:
+            submission.leave_failure(self._submission, failure, task, self._tracker.ended_run)
+        except Exception as e:  # a connection whose storage it is
+            self.log.debug("The table's metadata does not say why", exc_info=e)
 
     def execute_in_turn(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
         """Continues `execute` when it is this task's turn to submit its job, or it waited for too long.
@@ -370,6 +389,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             self.log.warning("The job was lost; submitting another one for the missing rows")
             return self._submit(context, tracker)
         tracker.mark_ended()
+        self._job_says_why = isinstance(verdict, job_verdict.Failed)
         raise error_of(failure_of(verdict, job_id))
 
     def _succeed(

@@ -16,6 +16,7 @@ import pydantic_core
 
 from airflow_provider_raydatallm.contract.addresses import check_absolute
 from airflow_provider_raydatallm.contract.log.redaction import check_no_secrets
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.dialect import engines_with
 from airflow_provider_raydatallm.contract.spec.engines import AUTO, KINDS, is_profile, with_kind
@@ -344,6 +345,21 @@ def read_finished_report(submission: JobSubmission) -> Report | None:
     from airflow_provider_raydatallm.processor.publish.published import finished_report
 
     return None if uses_another_store(submission) else finished_report(submission.job)
+
+
+def leave_failure(
+    submission: JobSubmission, failure: Failure, task: Mapping[str, str], ended_run: str | None
+) -> None:
+    """Leaves why a task failed in its table's metadata, where no job could, and this machine can: for who
+    looks at the table.
+
+    :param ended_run: the task's job, if it had one, which has ended.
+    """
+    from airflow_provider_raydatallm.processor.store.run_record import try_to_leave_failure
+
+    if not uses_another_store(submission):
+        job = submission.job
+        try_to_leave_failure(job.address, failure, task, lambda holder: str(holder) == ended_run)
 
 
 def uses_another_store(submission: JobSubmission) -> bool:

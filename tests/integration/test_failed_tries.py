@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.cli.main import main
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from tests.support.paths import ROOT
 
 DAG = """
@@ -32,7 +34,7 @@ with DAG("fails", schedule=None, default_args=args):
     RayLLMBatchOperator(task_id="final", on_failure_callback=tell)
     RayLLMBatchOperator(
         task_id="retried", slice_key="k", ray_conn_id="gone", limits={"reconnect": 1}, retries=1,
-        on_retry_callback=[tell],
+        on_retry_callback=[tell], output_path="{{ var.value.lake }}/out",
     )
     RayLLMBatchOperator.partial(
         task_id="mapped", ray_conn_id="gone", limits={"reconnect": 1}, on_failure_callback=[tell]
@@ -43,7 +45,14 @@ SAYS = {"final": "no slice key", "retried": GONE, "mapped": GONE}
 
 
 @pytest.fixture(scope="module")
-def logs(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> dict[str, list[dict[str, Any]]]:
+def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("lake")
+
+
+@pytest.fixture(scope="module")
+def logs(
+    tmp_path_factory: pytest.TempPathFactory, empty_database: Path, lake: Path
+) -> dict[str, list[dict[str, Any]]]:
     home = tmp_path_factory.mktemp("airflow")
     (home / "dags").mkdir()
     (home / "dags" / "fails.py").write_text(DAG)
@@ -53,6 +62,7 @@ def logs(tmp_path_factory: pytest.TempPathFactory, empty_database: Path) -> dict
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
         "AIRFLOW__API_AUTH__JWT_SECRET": "of-the-api-server",
         "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"), "PYTHONPATH": str(ROOT),
+        "AIRFLOW_VAR_LAKE": str(lake),
     }  # fmt: skip
     done = subprocess.run(
         [sys.executable, "-m", "tests.support.airflow_worker", "fails"], cwd=ROOT, env=environment,
@@ -82,3 +92,15 @@ def test_sentence_is_the_last_line_stands_once_and_in_no_fold(
     assert logs[name][last]["level"] == "error"
     # Where no callback runs, what Airflow says of the exception has all of it.
     assert SAYS[name] in json.dumps(logs[name][fails]["error_detail"])
+
+
+def test_table_that_the_worker_reaches_says_why_there_was_no_job(
+    logs: dict[str, list[dict[str, Any]]], lake: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", f"{lake}/out", "k", "--json"]) == 1
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["run"], shown["progress"]["task"]) == ("failed", {"dag_id": "fails", "task_id": "retried"})
+    failure = Failure.parse(shown["failure"])
+    assert failure.kind == "no_connection"
+    assert GONE in failure.sentence
+    assert not Path("/nowhere").exists(), "a disk that only the cluster has"

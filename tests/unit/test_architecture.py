@@ -20,7 +20,7 @@ PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
 #: What the Airflow side may import from the Ray side, and nothing else.
 WINDOWS = {
     "processor.publish.staged_commands", "processor.publish.published", "processor.sinks.reading",
-    "processor.tables.slice_view",
+    "processor.store.run_record", "processor.tables.slice_view",
     "processor.request.row_code", "processor.request.row_function",
 }  # fmt: skip
 PUBLIC = {"exceptions", "get_provider_info", "reader"}

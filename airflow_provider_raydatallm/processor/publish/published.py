@@ -5,8 +5,7 @@ Imports only fsspec, so that the Airflow side can use it, too.
 
 from __future__ import annotations
 
-import contextlib
-import threading
+from functools import partial
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.report import Report
@@ -15,13 +14,10 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
 from airflow_provider_raydatallm.processor.sinks.base import DamagedVersionError
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
-from airflow_provider_raydatallm.processor.storage.filesystem import waiting_briefly
+from airflow_provider_raydatallm.processor.storage.filesystem import tried_briefly, waiting_briefly
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.versions import Version
-
-#: How long the Airflow side reads the store before it leaves that to the cluster.
-_READ_SECONDS = 15.0
 
 
 def current_report(job: SliceJob) -> Report | None:
@@ -95,21 +91,11 @@ def hidden_metadata(folders: SliceFolders) -> str | None:
 def finished_report(job: SliceJob) -> Report | None:
     """Returns the report of a run that has nothing to do; None when the cluster must find out.
 
-    Storage that this machine cannot read within `_READ_SECONDS` is not an error: the cluster may be able to.
+    Storage that this machine cannot read in some seconds is not an error: the cluster may be able to.
     """
     if job.rerun.force or job.rerun.verify == "content":
         return None
-    reports: list[Report | None] = []
-
-    def read() -> None:
-        # So that the thread ends soon, too.
-        with contextlib.suppress(Exception), waiting_briefly(_READ_SECONDS):
-            reports.append(current_report(job))
-
-    thread = threading.Thread(target=read, name="ray-llm-status", daemon=True)
-    thread.start()
-    thread.join(_READ_SECONDS)
-    report = reports[0] if reports else None
+    report = tried_briefly(partial(current_report, job))
     if report is None or (job.rerun.retry_quarantined and report.counts.quarantined):
         return None
     return report.model_copy(update={"outcome": "unchanged"})

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import fsspec
 from fsspec.asyn import AsyncFileSystem, sync
 
 from airflow_provider_raydatallm.contract.addresses import canonical, check_address
 from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
+
+T = TypeVar("T")
 
 # s3fs and the like answer `ls` and `exists` from a cache after another client's writes. fsspec keeps an
 # instance for each set of options, so these are never shared with code that caches.
@@ -76,6 +79,22 @@ def waiting_briefly(total_s: float | None = None) -> Iterator[None]:
         yield
     finally:
         _patience.reset(token)
+
+
+def tried_briefly(work: Callable[[], T], seconds: float = 15.0) -> T | None:
+    """Returns what work on storage returns; None where it fails, or takes longer: the Airflow side need not
+    reach the store."""
+    results: list[T] = []
+
+    def try_it() -> None:
+        # So that the thread ends soon, too.
+        with suppress(Exception), waiting_briefly(seconds):
+            results.append(work())
+
+    thread = threading.Thread(target=try_it, name="ray-llm-storage", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return results[0] if results else None
 
 
 def current_patience() -> Patience:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.slice_paths import SliceAddress
+from airflow_provider_raydatallm.processor.storage.filesystem import tried_briefly
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.file_names import PROGRESS
@@ -80,3 +82,20 @@ def leave_failure(
         with contextlib.closing(lease):
             progress = {"step": "failed", "failure": record}
             write_progress(folders.metadata, lease, of.slice_key, task, progress)
+
+
+def try_to_leave_failure(
+    of: SliceAddress,
+    failure: Failure,
+    task: Mapping[str, str],
+    is_over: Callable[[LeaseHolder], bool],
+) -> None:
+    """As `leave_failure`, for the Airflow side, which need not reach the store. It gives up in some seconds,
+    and puts nothing on a disk of its own where the table is on the cluster's."""
+
+    def leave() -> None:
+        beside = Store(of.table_paths.table.rpartition("/")[0])
+        if not beside.is_local or os.path.isdir(beside.root):
+            leave_failure(of, failure, task, is_over)
+
+    tried_briefly(leave)

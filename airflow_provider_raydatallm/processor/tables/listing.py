@@ -11,7 +11,7 @@ from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.slice_listing import fill, find_folders
 
-_EARLY = "A run that fails before its rows leaves nothing here: see its task's log or page"
+_EARLY = "A run whose job never started may leave nothing here: see its task's log or page"
 _OTHER = "Else give the task's output_path, and its publish.metadata_path where that is set"
 _OTHER_METADATA = "Else {} is not the task's publish.metadata_path"
 

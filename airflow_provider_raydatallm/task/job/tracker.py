@@ -112,6 +112,12 @@ class JobTracker:
     def submission(self) -> JobSubmission:
         return self.keep_trying(self._build_submission)
 
+    @property
+    def ended_run(self) -> str | None:
+        """Id of this attempt's job, if it ended without a published slice."""
+        record = self._record
+        return record.submission_id if record is not None and record.phase == "ended" else None
+
     @cached_property
     def _spec_hash(self) -> str:
         return hash_of(self.submission)

@@ -111,7 +111,7 @@ def test_slice_or_table_that_does_not_exist_is_named_with_what_there_is(job: Sli
         error = say(capsys, command[0], job.output_path, *command[1:], code=1)
         assert error.splitlines()[-1] == (
             f"error: no run of slice 2026-01-09 left anything in {job.output_path}, which has 3 slice(s), "
-            "from 2026-01-01 to 2026-01-03. A run that fails before its rows leaves nothing here: see its "
+            "from 2026-01-01 to 2026-01-03. A run whose job never started may leave nothing here: see its "
             "task's log or page"
         )
         error = say(capsys, command[0], f"{job.output_path}s", *command[1:], code=1)
@@ -119,7 +119,7 @@ def test_slice_or_table_that_does_not_exist_is_named_with_what_there_is(job: Sli
     assert "nothing is published in" in say(capsys, "sample", job.output_path, "2026-01-02", code=1)
     for command in ("slices", "gc"):
         said = say(capsys, command, f"{job.output_path}s", code=1)
-        assert f"error: {job.output_path}s is empty, or does not exist. A run that fails before" in said
+        assert f"error: {job.output_path}s is empty, or does not exist. A run whose job never started" in said
 
 
 def test_unreadable_slice_is_an_error_of_show_as_json_too(job: SliceJob, capsys: Out) -> None:

@@ -250,7 +250,9 @@ def test_slice_that_gc_cleaned_is_not_said_to_be_unknown(job: SliceJob, capsys: 
     fail(job)
     say(capsys, "gc", job.output_path, "--days", "0")
     says = f"nothing is published of slice {DAY} in {job.output_path}, and no run left a reason here"
-    assert f"error: {says}. A run that fails before" in say(capsys, "show", job.output_path, DAY, code=1)
+    assert f"error: {says}. A run whose job never started" in say(
+        capsys, "show", job.output_path, DAY, code=1
+    )
     [_, line] = say(capsys, "slices", job.output_path).splitlines()
     assert line == f"{DAY}  nothing is published, and no run left a reason here"
 

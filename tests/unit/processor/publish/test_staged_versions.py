@@ -38,7 +38,7 @@ from airflow_provider_raydatallm.processor.slice_run import stage_slice
 from airflow_provider_raydatallm.processor.storage import disk, documents
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.column_agreement import ColumnAgreement, table_metadata
-from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER
+from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER, PROGRESS
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
@@ -253,10 +253,11 @@ def test_commit_refuses_where_a_run_does(job: SliceJob, fault: str) -> None:
         case _:
             commit_file.write_text("{")
     before = all_files(job, besides="/lease/")
-    for act in (lambda: run(job), lambda: commit_for_people(job.address, staged.name)):
+    for act in (lambda: commit_for_people(job.address, staged.name), lambda: run(job)):
         with pytest.raises(SliceError) as refused:
             act()
         assert refused.value.kind == "input"
+    (metadata(job) / PROGRESS).unlink(missing_ok=True)  # why the run failed
     assert all_files(job, besides="/lease/") == before
 
 

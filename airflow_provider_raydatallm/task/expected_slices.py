@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from copy import copy
 from datetime import UTC, datetime, tzinfo
 from functools import lru_cache
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.timetables._cron import CronMixin
 from airflow.timetables.base import TimeRestriction
+from croniter import croniter
 from pendulum import instance
 
 from airflow_provider_raydatallm.contract.spec.source import SLICE_FORMAT
@@ -138,13 +140,31 @@ class ExpectedSlices:
 
 
 def _remembering(timetable: Any) -> Any:
-    """A timetable of cron that remembers the last dates that it computed: asked for one run after the other,
-    it computes each of them up to five times."""
+    """A timetable of cron that remembers the last dates that it computed, and parses its expression once:
+    asked for one run after the other, it computes each date up to five times, and parses before each."""
     found = copy(timetable)
     for name in ("_get_next", "_get_prev"):
         if isinstance(found, CronMixin):
-            setattr(found, name, lru_cache(maxsize=16)(getattr(found, name)))
+            compute = MethodType(_parsing_once(getattr(type(found), name)), found)
+            setattr(found, name, lru_cache(maxsize=16)(compute))
     return found
+
+
+def _parsing_once(compute: Any) -> Any:
+    """The same function, in which `croniter` is `_at`."""
+    if not isinstance(compute, FunctionType):
+        return compute
+    names = {**compute.__globals__, "croniter": _at}
+    return FunctionType(compute.__code__, names, compute.__name__, compute.__defaults__, compute.__closure__)
+
+
+def _at(expression: str, start_time: datetime) -> croniter:
+    found = copy(_parsed(expression))
+    found.set_current(start_time)
+    return found
+
+
+_parsed = lru_cache(maxsize=100)(croniter)
 
 
 def serialized(dag: DAG) -> SerializedDAG:

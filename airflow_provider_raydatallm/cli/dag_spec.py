@@ -7,7 +7,7 @@ import contextlib
 import datetime as dt
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from airflow.timetables.base import DataInterval, Timetable
     from pendulum import DateTime
 
+    from airflow_provider_raydatallm.task.expected_slices import ExpectedSlices
+
 
 def add_commands(commands: Commands) -> None:
     command = add_command(
@@ -39,10 +41,14 @@ def add_commands(commands: Commands) -> None:
     )
 
 
-def scheduled_keys(dag_id: str, task_id: str, first: str | None, last: str | None) -> list[str]:
-    """Returns the keys of the slices that are due by a DAG's schedule, the oldest first.
+def scheduled_keys(
+    dag_id: str, task_id: str, first: str | None, last: str | None, known: Collection[str]
+) -> tuple[list[str], str]:
+    """Returns the keys of the slices that are due by a DAG's schedule, the oldest first; and, where no first
+    date is given, from which they count and why.
 
-    :param first, last: dates of runs; by default the DAG's start, and now.
+    :param first, last: dates of runs; by default those that the page counts, as far as they can be known.
+    :param known: keys of slices that the table has.
     :raises SliceError: when there is no such task, or only its runs know their slices.
     """
     from airflow_provider_raydatallm.task.expected_slices import ExpectedSlices, serialized
@@ -51,12 +57,53 @@ def scheduled_keys(dag_id: str, task_id: str, first: str | None, last: str | Non
     with _explained(), _stdout_to_stderr():
         dag = serialized(read_dag(dag_id))
         slices = ExpectedSlices(dag, task_id)
-        begin = _date_of(first, slices.timezone) or dag.start_date
-        end = _date_of(last, slices.timezone) or dag.end_date or now
-        if begin is None:
-            raise ValueError(f"DAG {dag_id!r} has no start_date: give --from")
-        found = slices.between(begin, min(end, now))
-        return list(dict.fromkeys(one.key for one in found if one.due <= now))
+        begin, end = (_date_of(text, slices.timezone) for text in (first, last))
+        if begin is not None:
+            ranges, why = [(begin, min(end or dag.end_date or now, now))], ""
+        else:
+            ranges, why = _wanted_ranges(dag, task_id, slices, known, now)
+        expected = {
+            one.key: one.date
+            for since, until in ranges
+            for one in slices.between(since, until if end is None else min(until, end))
+            if one.due <= now
+        }
+        keys = sorted(expected, key=lambda key: expected[key])
+        return keys, why and f"{f'slices from {keys[0]} on' if keys else 'no slice'}, by {why}"
+
+
+def _wanted_ranges(
+    dag: SerializedDAG, task_id: str, slices: ExpectedSlices, known: Collection[str], now: dt.datetime
+) -> tuple[list[tuple[dt.datetime, dt.datetime]], str]:
+    """Returns from when to when slices are wanted, and by what. Without Airflow's database, the runs of the
+    schedule and the backfills are not known."""
+    from airflow.models.dag import DagModel
+    from airflow.utils.session import create_session
+    from sqlalchemy.exc import SQLAlchemyError
+
+    from airflow_provider_raydatallm.page.dates_without_run import wanted_ranges
+    from airflow_provider_raydatallm.page.schedules import schedule_of
+
+    schedule = schedule_of(dag, task_id)
+    try:
+        with create_session() as session:
+            if session.get(DagModel, dag.dag_id) is not None:
+                ranges = wanted_ranges(session, dag.dag_id, schedule, slices, known, now)
+                return ranges, "the schedule's runs and the backfills in Airflow's database, as on the page"
+    except SQLAlchemyError:  # no database, or an empty one
+        pass
+    if schedule.catchup and schedule.start is not None:
+        begin, why = schedule.start, "the start_date of the DAG, which catches up"
+    elif dates := [date for key in known if (date := slices.date_of(key)) is not None]:
+        begin, why = min(dates), "the first in the table: Airflow's database, if any, does not know the DAG"
+    else:
+        raise SliceError(
+            f"from when on DAG {dag.dag_id!r} makes slices is not known: it does not catch up, Airflow's "
+            "database, if any, does not know it, and the table has no slice",
+            kind="input",
+            advice="Give --from",
+        )
+    return [(begin, min(schedule.end or now, now))], why
 
 
 def _date_of(text: str | None, timezone: dt.tzinfo) -> dt.datetime | None:

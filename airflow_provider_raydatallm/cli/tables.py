@@ -80,7 +80,9 @@ def add_commands(commands: Commands) -> None:
     missing.add_argument(
         "--dag", nargs=2, metavar=("DAG", "TASK"), help="whose schedule says which slices there should be"
     )
-    missing.add_argument("--from", dest="first", metavar="DATE", help="the first (of a DAG: its start_date)")
+    missing.add_argument(
+        "--from", dest="first", metavar="DATE", help="the first (of a DAG: as the page counts)"
+    )
     missing.add_argument("--to", dest="last", metavar="DATE", help="the last (of a DAG: that is due)")
     missing.add_argument("--every", choices=("day", "hour"), default="day", help="(default: day)")
     missing.add_argument("--format", help="the operator's slice_format, where it was set")
@@ -223,8 +225,10 @@ def _diff(args: argparse.Namespace) -> int:
 def _missing(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.tables.gaps import missing_keys
 
-    expected = _expected_keys(args)
+    expected, note = _expected_keys(args)
     states = _read_table(args, only=frozenset(expected))
+    if note:
+        complain(f"note: counts {note}")
     unknown = {s.key: s.failure for s in states if s.failure is not None and not s.is_published}
     keys = missing_keys({state.key for state in states if state.is_published} | unknown.keys(), expected)
     unreadable = [key for key in expected if key in unknown]
@@ -239,16 +243,19 @@ def _missing(args: argparse.Namespace) -> int:
     if args.json:
         print_json(keys)
     elif not keys:
-        say(f"all {len(expected)} slices are published")
+        say(f"all {len(expected)} slices are published" if expected else "no slice is due")
     return 0
 
 
-def _expected_keys(args: argparse.Namespace) -> list[str]:
+def _expected_keys(args: argparse.Namespace) -> tuple[list[str], str]:
+    """Returns them, and what a reader must know of them."""
     if args.dag:
         from airflow_provider_raydatallm.cli.dag_spec import scheduled_keys
+        from airflow_provider_raydatallm.processor.tables.listing import find_slices
 
+        known = {key for key, _ in find_slices(args.output, args.metadata_path)}
         dag, task = args.dag
-        return scheduled_keys(dag, task, args.first, args.last)
+        return scheduled_keys(dag, task, args.first, args.last, known)
     from airflow_provider_raydatallm.processor.tables.gaps import expected_keys
 
     if not (args.first and args.last):
@@ -257,7 +264,7 @@ def _expected_keys(args: argparse.Namespace) -> list[str]:
             kind="input",
             advice="Give --dag DAG TASK, or --from and --to",
         )
-    return expected_keys(args.first, args.last, args.every, args.format, args.timezone)
+    return expected_keys(args.first, args.last, args.every, args.format, args.timezone), ""
 
 
 def _read_table(args: argparse.Namespace, only: Container[str] | None = None) -> list[SliceState]:

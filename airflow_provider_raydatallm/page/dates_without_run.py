@@ -55,13 +55,7 @@ def find_dates_without_run(
         return DatesWithoutRun(note=schedule.slices)
     now = datetime.now(UTC)
     expected: dict[str, ExpectedSlice] = {}
-    ranges = list(_ranges(session, dag_id, schedule, schedule.slices, now))
-    ranges += [
-        (first, last)
-        for first, last in _between(schedule.slices, keys)
-        if not any(begin <= first and last <= end for begin, end in ranges)
-    ]
-    for first, last in ranges:
+    for first, last in wanted_ranges(session, dag_id, schedule, schedule.slices, keys, now):
         try:
             found = _known_from((dag_id, task_id, schedule.version, first), schedule.slices).until(last)
         except Exception as e:
@@ -82,6 +76,27 @@ def find_dates_without_run(
         for s in lacking[:_MOST_LISTED]
     ]
     return DatesWithoutRun(dates=dates, total=len(lacking))
+
+
+def wanted_ranges(
+    session: Session,
+    dag_id: str,
+    schedule: Schedule,
+    slices: ExpectedSlices,
+    keys: Collection[str],
+    now: datetime,
+) -> list[tuple[datetime, datetime]]:
+    """Returns from when to when slices are wanted: by the schedule, by backfills, and between slices that
+    there are.
+
+    :param keys: of slices that there are.
+    """
+    ranges = list(_ranges(session, dag_id, schedule, slices, now))
+    return ranges + [
+        (first, last)
+        for first, last in _between(slices, keys)
+        if not any(begin <= first and last <= end for begin, end in ranges)
+    ]
 
 
 def _ranges(

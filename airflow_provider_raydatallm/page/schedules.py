@@ -57,14 +57,17 @@ def read_schedule(session: Session, dag_id: str, task_id: str) -> Schedule | Non
         serialized.load_op_links = False
         if len(_known) >= _KEPT:
             _known.clear()
-        found = _known[dag_id, task_id] = _schedule_of(serialized.dag, task_id, version)
+        found = _known[dag_id, task_id] = schedule_of(serialized.dag, task_id, version)
         return found
     except Exception as e:
         log.info("The page does not know the schedule of DAG %s: %s", dag_id, e)
         return None
 
 
-def _schedule_of(dag: Any, task_id: str, version: str | None) -> Schedule:
+def schedule_of(dag: Any, task_id: str, version: str | None = None) -> Schedule:
+    """
+    :param dag: as the scheduler has it.
+    """
     slices: ExpectedSlices | str
     try:
         slices = ExpectedSlices(dag, task_id)

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from airflow.timetables._cron import CronMixin
 from airflow.timetables.base import TimeRestriction
-from croniter import croniter
 from pendulum import instance
 
 from airflow_provider_raydatallm.contract.spec.source import SLICE_FORMAT
@@ -151,20 +150,24 @@ def _remembering(timetable: Any) -> Any:
 
 
 def _parsing_once(compute: Any) -> Any:
-    """The same function, in which `croniter` is `_at`."""
-    if not isinstance(compute, FunctionType):
+    """The same function, which takes expressions that were parsed before."""
+    names = getattr(compute, "__globals__", {})
+    if "croniter" not in names:
         return compute
-    names = {**compute.__globals__, "croniter": _at}
-    return FunctionType(compute.__code__, names, compute.__name__, compute.__defaults__, compute.__closure__)
+    parse = lru_cache(maxsize=1)(names["croniter"])
 
+    def parsed(expression: str, start_time: datetime) -> Any:
+        found = copy(parse(expression))
+        found.set_current(start_time)
+        return found
 
-def _at(expression: str, start_time: datetime) -> croniter:
-    found = copy(_parsed(expression))
-    found.set_current(start_time)
-    return found
-
-
-_parsed = lru_cache(maxsize=100)(croniter)
+    return FunctionType(
+        compute.__code__,
+        {**names, "croniter": parsed},
+        compute.__name__,
+        compute.__defaults__,
+        compute.__closure__,
+    )
 
 
 def serialized(dag: DAG) -> SerializedDAG:

@@ -19,10 +19,10 @@ from airflow.sdk import (
     DeltaDataIntervalTimetable,
     MultipleCronTriggerTimetable,
 )
+from airflow.timetables import _cron
 from airflow.timetables._cron import CronMixin
 from airflow.timetables.base import DagRunInfo, TimeRestriction
 from airflow.timetables.events import EventsTimetable
-from croniter import croniter
 
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.task.expected_slices import (
@@ -117,13 +117,13 @@ def test_no_date_of_cron_is_computed_five_times(monkeypatch: pytest.MonkeyPatch)
 
 def test_expression_is_parsed_once_and_not_for_each_date(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[str] = []
-    parse = croniter.__init__
+    parse = _cron.croniter.__init__
 
-    def noted(self: croniter, expression: str, *given: Any, **named: Any) -> None:
+    def noted(self: Any, expression: str, *given: Any, **named: Any) -> None:
         parsed.append(expression)
         parse(self, expression, *given, **named)
 
-    monkeypatch.setattr(croniter, "__init__", noted)
+    monkeypatch.setattr(_cron.croniter, "__init__", noted)
     slices = slices_of(CronDataIntervalTimetable("0 * * * *", timezone=BERLIN))
     assert len(keys(slices, at(2026, 1, 1), at(2026, 1, 31))) > 700
     assert len(parsed) < 20

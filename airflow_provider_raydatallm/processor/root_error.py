@@ -55,7 +55,7 @@ def _with_log(failure: Failure, process: Mapping[str, Any] | None, log_of: Calla
     text = log_of(**process) if process else ""
     found = diagnose(text, "worker_log")
     if found is None:
-        return failure
+        return replace(failure, log=tuple(strip_prefixes(text).splitlines())) if text else failure
     return replace(
         failure,
         kind=found.kind if found.advice else failure.kind,

@@ -379,6 +379,8 @@ class _Run:
             if build.finish_by is not None:
                 progress |= lateness(build.finish_by, time.time(), progress)
             if progress["step"] == "start":
+                if update.deaths.total:
+                    progress |= {"died": update.deaths.total, "died_of": update.deaths.reason}
                 log_every_s = _START_SECONDS
             else:
                 log_every_s = PROGRESS_SECONDS if update.summaries else math.inf

@@ -33,6 +33,9 @@ def progress_text(progress: dict[str, Any]) -> str:
     if progress.get("step") == "start":
         seconds = (progress.get("elapsed_s") or 0) - (progress.get("queued_s") or 0)
         details += [f"for {seconds:,.0f} s"] if seconds >= _LONG_START_S else []
+        if died := progress.get("died"):
+            reason = progress.get("died_of")
+            details.append(f"{died:,} worker(s) died{f', the last one: {reason}' if reason else ''}")
     if progress.get("planned") and (progress["rows"] or progress.get("step") == "answer"):
         share = progress["rows"] / progress["planned"]
         details.append(f"{progress['rows']:,} of {progress['planned']:,} rows ({share:.0%})")

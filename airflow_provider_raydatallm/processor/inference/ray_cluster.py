@@ -20,6 +20,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import 
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.inference import pipeline
 from airflow_provider_raydatallm.processor.inference.admission import QueueSlot, admit
+from airflow_provider_raydatallm.processor.inference.dying_workers import DyingWorkers
 from airflow_provider_raydatallm.processor.inference.fragment_writers import FragmentWriters
 from airflow_provider_raydatallm.processor.inference.size_watch import SizeWatch
 from airflow_provider_raydatallm.processor.inference.slice_process import SliceProcess, run_in_slice_process
@@ -31,7 +32,11 @@ from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import wait_for_refs
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
-from airflow_provider_raydatallm.processor.ray_runtime.job_state import describe_waiting
+from airflow_provider_raydatallm.processor.ray_runtime.job_state import (
+    actors_of_job,
+    describe_waiting,
+    worker_exit,
+)
 from airflow_provider_raydatallm.processor.ray_runtime.own_phase import say_admitted
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
@@ -204,13 +209,19 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
         return "; ".join(filter(None, (writers.describe_silent(), describe_waiting())))
 
     stall = StallWatch(run.missing.rows, inference.job.limits.stall, engine.is_starting, describe)
+    dying = DyingWorkers(actors_of_job, worker_exit)
+    was_answered = False
 
     def check() -> None:
+        nonlocal was_answered
         engine.raise_if_broken()
         update = writers.update()
         has_answered = update.inferred_rows > 0
         if has_answered:
             slot.release()
+            was_answered = True
+        elif not was_answered:
+            update = update._replace(deaths=dying.observe())
         on_update(update)
         stall.observe(update.finished_rows, engine.is_ready or has_answered)
 

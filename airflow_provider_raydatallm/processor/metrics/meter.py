@@ -76,13 +76,21 @@ def _count_invalid(failed: pa.Table) -> int:
     return pc.sum(of_answers).as_py() or 0
 
 
+class Deaths(NamedTuple):
+    """How often workers died before a row was answered, and what Ray says of the last one."""
+
+    total: int = 0
+    reason: str = ""
+
+
 class WriterUpdate(NamedTuple):
     """The writers' counts since the last update: summaries of finished groups, failed rows, and samples of
-    the nodes."""
+    the nodes. Of `deaths`, all of the run."""
 
     summaries: Sequence[pa.Table] = ()
     failed: int = 0
     samples: Sequence[NodeSample] = ()
+    deaths: Deaths = Deaths()
 
     @property
     def finished_rows(self) -> int:

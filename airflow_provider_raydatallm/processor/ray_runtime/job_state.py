@@ -3,9 +3,77 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 _LIMIT = 10_000
+#: Seconds for a look that is one of many.
+_LOOK_TIMEOUT_S = 10
 _MOST_COMMON = 12
+
+
+class JobActor(NamedTuple):
+    """
+    :param name: of its class.
+    :param pid: of its process, also of one that has died; 0 before the first.
+    :param deaths: after which Ray started it again.
+    """
+
+    id: str
+    name: str
+    pid: int
+    deaths: int
+
+
+class WorkerExit(NamedTuple):
+    """How a process of a worker ended, by Ray.
+
+    :param process: whose log may say why.
+    """
+
+    text: str
+    process: Mapping[str, Any]
+
+    @property
+    def reason(self) -> str:
+        return self.text.partition(". ")[0]
+
+
+def actors_of_job() -> list[JobActor]:
+    """Returns this job's actors that have not ended for good; none when the state API does not answer."""
+    from ray.util.state import list_actors
+
+    given: dict[str, Any] = {"detail": True, "limit": _LIMIT, "raise_on_missing_output": False}
+    try:
+        actors = list_actors(filters=_of_this_job(), timeout=_LOOK_TIMEOUT_S, **given)
+    except Exception:
+        return []
+    return [
+        JobActor(a.actor_id, a.class_name, a.pid or 0, a.num_restarts - a.num_restarts_due_to_node_preemption)
+        for a in actors
+        if a.state != "DEAD"
+    ]
+
+
+def worker_exit(pid: int) -> WorkerExit | None:
+    """Returns how a worker of this id ended; None when it has not, or the state API does not answer."""
+    from ray.util.state import list_workers
+
+    filters: list[Any] = [("pid", "=", pid), ("is_alive", "=", False)]
+    try:
+        found = list_workers(
+            filters=filters,
+            detail=True,
+            limit=_LIMIT,
+            timeout=_LOOK_TIMEOUT_S,
+            raise_on_missing_output=False,
+        )
+    except Exception:
+        return None
+    if not found:
+        return None
+    last = max(found, key=lambda worker: worker.end_time_ms or 0)  # ids are used again
+    return WorkerExit(last.exit_detail or last.exit_type or "", {"node_id": last.node_id, "pid": pid})
 
 
 def engine_is_starting() -> bool:

@@ -29,4 +29,4 @@ def test_run_ends_after_a_few_deaths_of_workers_that_never_start(ask: Ask, tmp_p
     assert "MapWorker(MapBatches(_Worker))" in failure.sentence
     assert failure.cause.startswith("Worker unexpectedly exits")
     assert failure.log[-1] == "libmissing.so: cannot open shared object file"
-    assert len(starts.read_text().split()) <= 12
+    assert len(starts.read_text().split()) < 50

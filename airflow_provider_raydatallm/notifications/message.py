@@ -41,10 +41,16 @@ _STATES = {
 _WAITING = "waits for a worker"
 #: States after which nothing more is to come in this run.
 _DONE = frozenset({"published", "unchanged", "attached", "empty", "kept", "skipped", "success", "removed"})
-#: What continues a slice, by its task's state.
+#: What continues a slice, by its task's state: one with finished rows, and any other.
 _GOES_ON = {
-    "failed": "clear the task, and it goes on with the rest",
-    "up_for_retry": "the next try goes on with the rest, and nobody needs to do anything",
+    "failed": (
+        "Finished rows are kept: clear the task, and it goes on with the rest",
+        "Clear the task to run it again",
+    ),
+    "up_for_retry": (
+        "Finished rows are kept: the next try goes on with the rest, and nobody needs to do anything",
+        "The next try follows, and nobody needs to do anything",
+    ),
 }
 
 
@@ -108,12 +114,13 @@ class SliceStatus:
             yield self._rates_line(self.figures)
 
     def _error_line(self) -> str:
-        kept = f"Finished rows are kept: {_GOES_ON[self.state or '']}"
+        with_rows, without = _GOES_ON[self.state or ""]
         if self.failure is None:
-            return f"The task left no error of its own: it was marked, or its worker died. {kept}"
+            return f"The task left no error of its own: it was marked, or its worker died. {without}"
+        goes_on = with_rows if self.failure.counts.get("finished") else without
         texts = (self.failure.sentence, *self.failure.advice)
         sentences = [_plain(text, _SENTENCE_CHARACTERS) for text in texts]
-        return joined([*sentences, *([kept] if self.failure.can_retry else [])])
+        return joined([*sentences, *([goes_on] if self.failure.can_retry else [])])
 
     def _counts_line(self, figures: SliceEntry) -> str:
         planned, succeeded, quarantined = (

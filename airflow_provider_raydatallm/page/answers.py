@@ -24,6 +24,7 @@ class FailureLine(BaseModel):
     """
 
     kind: str
+    code: str
     sentence: str
     advice: list[str]
     place: dict[str, str | int]

@@ -24,7 +24,7 @@ BAD_ROW = Failure(
 TOO_MANY = Failure(
     "input", "57 of 195 rows failed, which is more than quality.max_quarantine 0.05 (57 TruncatedAnswer)",
     advice=("Nothing is published, and the answered rows are kept",),
-    counts={"planned": 195, "finished": 195, "failed": 57},
+    counts={"planned": 195, "finished": 195, "failed": 57}, code="too_many_failed",
 )  # fmt: skip
 MEMORY = Failure(
     "gpu_memory", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB",

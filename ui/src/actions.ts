@@ -17,7 +17,7 @@ export interface Action {
 /** What a run's configuration has for that run alone. */
 const OF_ONE_RUN = ["slice", "last_slice", "max_rows"];
 /** What the actions set. */
-const RERUN = ["retry_quarantined", "force"];
+const OF_ACTIONS = ["retry_quarantined", "force", "max_quarantine"];
 
 /**
  * @param conf  of the slice's run: another model, say, would answer rows again that the words say are kept.
@@ -31,7 +31,7 @@ export function actionsFor(line: SliceLine, settings: Settings | null = null, co
     actions.push({
       name: "Answer quarantined rows again",
       words: `Starts the engine and asks the model again for the ${count(quarantined)} rows in quarantine. A new version of the slice replaces this one; its ${count(planned - quarantined)} answered rows stay as they are.`,
-      conf: { ...without(same, RERUN), retry_quarantined: true },
+      conf: { ...without(same, OF_ACTIONS), retry_quarantined: true },
       needs: ["slice", "retry_quarantined"],
     });
   }
@@ -40,7 +40,7 @@ export function actionsFor(line: SliceLine, settings: Settings | null = null, co
       actions.push({
         name: "Answer failed rows again",
         words: "Starts the engine and asks the model again for the rows that failed. Rows that were answered are kept and cost nothing again.",
-        conf: { ...without(same, RERUN), retry_quarantined: true },
+        conf: { ...without(same, OF_ACTIONS), retry_quarantined: true },
         needs: ["slice", "retry_quarantined"],
       });
       actions.push({
@@ -62,7 +62,7 @@ export function actionsFor(line: SliceLine, settings: Settings | null = null, co
     actions.push({
       name: "Answer all rows again",
       words: `Asks the model again for all ${count(planned)} rows, and replaces the published version.${before ? ` The last time it took ${before}.` : ""}`,
-      conf: { ...without(same, RERUN), force: true },
+      conf: { ...without(same, OF_ACTIONS), force: true },
       needs: ["slice", "force"],
     });
   }

@@ -7,6 +7,8 @@ export type State = "published" | "quarantined" | "empty" | "running" | "queued"
 /** Why a try failed. */
 export interface FailureLine {
   kind: string;
+  /** Which failure it is, where the page acts on it; "": any other. */
+  code: string;
   sentence: string;
   advice: string[];
   place: Record<string, string | number>;

@@ -18,9 +18,9 @@ export function changeFirst(failure: FailureLine | null): string | null {
   return hasTooManyFailed(failure) ? TOO_MANY : (FIRST[failure.kind] ?? null);
 }
 
-/** Whether more rows failed than the task lets: the sentence names the argument. */
+/** Whether more rows failed than the task lets. */
 export function hasTooManyFailed(failure: FailureLine | null): boolean {
-  return failure !== null && failure.kind === "input" && failure.sentence.includes("quality.max_quarantine");
+  return failure?.code === "too_many_failed";
 }
 
 /** A record's text, which has neither a capital, unless it is a name, nor a full stop. */

@@ -6,8 +6,8 @@ import { changeFirst, countWords, placeWords, sentenceOf } from "../src/failure"
 import { slice } from "./calendar.test";
 
 const names = (...given: Parameters<typeof slice>) => actionsFor(slice(...given)).map((action) => action.name);
-const failure = (kind: string, sentence = ""): FailureLine => ({ kind, sentence, advice: [], place: {}, counts: {}, row_texts: [] });
-const TOO_MANY = failure("input", "57 of 195 rows failed, which is more than quality.max_quarantine 0.05 (57 TruncatedAnswer)");
+const failure = (kind: string, sentence = "", code = ""): FailureLine => ({ kind, sentence, code, advice: [], place: {}, counts: {}, row_texts: [] });
+const TOO_MANY = failure("input", "57 of 195 rows failed", "too_many_failed");
 const counts = { planned: 100, succeeded: 88, quarantined: 12 };
 
 describe("actionsFor", () => {
@@ -20,7 +20,7 @@ describe("actionsFor", () => {
     const failed = (of: FailureLine) => names("a", { state: "failed", published_version: null, failure: of });
     expect(failed(TOO_MANY)).toEqual(["Answer failed rows again", "Accept its quarantine", "Run again after the change"]);
     expect(failed(failure("gpu_memory"))).toEqual(["Run again"]);
-    expect(failed(failure("input", "no column 'x'"))).toEqual(["Run again after the change"]);
+    expect(failed(failure("input", "no column 'quality.max_quarantine'"))).toEqual(["Run again after the change"]);
   });
   it("leaves running slices and trials alone", () => {
     expect(names("a", { state: "running" })).toEqual([]);
@@ -32,15 +32,15 @@ describe("actionsFor", () => {
     expect(retry?.words).toContain("88 answered rows stay");
     expect(retry?.conf).toEqual({ slice: "2026-01-31", retry_quarantined: true });
   });
-  it("runs with what the slice's run was configured with, such as its model", () => {
+  it("runs with what the slice's run was configured with, such as its model, but with no other action's Params", () => {
     const conf = { slice: "2026-01-01", last_slice: "2026-01-31", max_rows: null, model: "large", force: true, max_quarantine: 0.2 };
     const of = (more: Parameters<typeof slice>[1]) => actionsFor(slice("2026-01-05", more), null, conf).map((action) => action.conf);
     expect(of({ counts })).toEqual([
-      { slice: "2026-01-05", model: "large", max_quarantine: 0.2, retry_quarantined: true },
-      { slice: "2026-01-05", model: "large", max_quarantine: 0.2, force: true },
+      { slice: "2026-01-05", model: "large", retry_quarantined: true },
+      { slice: "2026-01-05", model: "large", force: true },
     ]);
     expect(of({ state: "failed", published_version: null, failure: TOO_MANY })).toEqual([
-      { slice: "2026-01-05", model: "large", max_quarantine: 0.2, retry_quarantined: true },
+      { slice: "2026-01-05", model: "large", retry_quarantined: true },
       { slice: "2026-01-05", model: "large", max_quarantine: 1, force: true },
       { slice: "2026-01-05", model: "large", max_quarantine: 0.2, force: true },
     ]);

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
-from airflow_provider_raydatallm.contract.result.failure import Failure, Kind, Place
+from airflow_provider_raydatallm.contract.result.failure import Code, Failure, Kind, Place
 
 
 class SliceError(Exception):
@@ -31,6 +31,7 @@ class SliceError(Exception):
         place: Place | None = None,
         row_texts: Sequence[str] = (),
         frames: Sequence[str] = (),
+        code: Code = "",
         log: Mapping[str, Any] | None = None,
     ) -> None:
         """The arguments are those of a `Failure`."""
@@ -42,6 +43,7 @@ class SliceError(Exception):
                 place=place or Place(),
                 row_texts=tuple(row_texts),
                 frames=tuple(frames),
+                code=code,
             )
         )
         self.log = log

@@ -29,6 +29,8 @@ Kind = Literal[
     "timeout",  # the task's execution_timeout has passed
     "transient",  # anything else
 ]
+#: What a program tells apart among failures of a kind. `too_many_failed`: more than `quality.max_quarantine`.
+Code = Literal["", "too_many_failed"]
 #: Kinds after which no retry can succeed.
 FINAL: frozenset[Kind] = frozenset({"input", "model", "cluster", "connection"})
 
@@ -79,6 +81,7 @@ class Failure:
     :param log: last lines of a log that may say more.
     :param log_of: whose log that is; "": the Ray job's, or a process's of it.
     :param frames: last lines of the user's own code on the way to the root error.
+    :param code: which failure it is, where a program acts on it; "": any other.
     """
 
     kind: Kind
@@ -91,6 +94,7 @@ class Failure:
     log: tuple[str, ...] = ()
     log_of: str = ""
     frames: tuple[str, ...] = ()
+    code: Code = ""
 
     def __post_init__(self) -> None:
         for name, characters in _CHARACTERS.items():
@@ -194,7 +198,7 @@ class Failure:
             if isinstance(given := known.get(name), list | tuple)
         }
         place, counts = known.get("place"), known.get("counts")
-        kind, sentence = known.get("kind"), known.get("sentence")
+        kind, code, sentence = known.get("kind"), known.get("code"), known.get("sentence")
         return cls(
             kind=cast("Kind", kind) if kind in get_args(Kind) else "transient",
             sentence=clean(sentence) if isinstance(sentence, str) else _UNREADABLE,
@@ -202,6 +206,7 @@ class Failure:
             log_of=clean(str(known.get("log_of") or "")),
             place=Place(**dict(_known_places(place, clean))) if isinstance(place, Mapping) else Place(),
             counts=dict(_whole_numbers(counts)) if isinstance(counts, Mapping) else {},
+            code=cast("Code", code) if code in get_args(Code) else "",
             **texts,
         )
 

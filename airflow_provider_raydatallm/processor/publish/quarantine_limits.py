@@ -45,6 +45,7 @@ def check_quarantine(job: SliceJob, plan: Plan, checkpoint: Checkpoint, state: C
         place=summary.place,
         row_texts=summary.examples,
         frames=summary.frames,
+        code="too_many_failed" if name == "max_quarantine" else "",
     )
 
 

@@ -61,7 +61,15 @@ def test_counts_that_do_not_add_up_are_told_as_they_are() -> None:
 @pytest.mark.parametrize(("failure", "says"), [
     (
         Failure("queue", "no room for 4 GPUs", advice=("Add nodes",)),
-        "no room for 4 GPUs. Add nodes. Finished rows are kept: clear the task, and it goes on with the rest",
+        "no room for 4 GPUs. Add nodes. Clear the task to run it again",
+    ),
+    (
+        Failure("queue", "no room for 4 GPUs", counts={"planned": 9, "finished": 0}),
+        "no room for 4 GPUs. Clear the task to run it again",
+    ),
+    (
+        Failure("engine", "it died", counts={"planned": 9, "finished": 4}),
+        "it died. Finished rows are kept: clear the task, and it goes on with the rest",
     ),
     (Failure("input", "'a.csv' has no column 'x'", row_texts=("Jane Doe",)), "'a.csv' has no column 'x'"),
     (Failure("input", "KeyError: 'Jane'", cause="KeyError: 'Jane'\nmore"), "KeyError"),
@@ -75,9 +83,9 @@ def test_failed_slice_says_why_and_what_to_do_without_a_text_of_a_row(failure: F
 @pytest.mark.parametrize("failure", [Failure("engine", "it died"), None])
 def test_nobody_is_asked_to_clear_a_task_that_is_tried_again_by_itself(failure: Failure | None) -> None:
     [failed], [retried] = (status(state, failure=failure).details for state in ("failed", "up_for_retry"))
-    assert "clear the task" in failed
-    assert "clear" not in retried
-    assert "the next try goes on" in retried
+    assert "clear the task" in failed.lower()
+    assert "clear" not in retried.lower()
+    assert "the next try" in retried.lower()
 
 
 def test_running_slice_says_how_far_it_is_and_how_late() -> None:

@@ -28,7 +28,7 @@ ClientOf = Callable[[str | None], TestClient]
 DAY = dt.timedelta(days=1)
 BAD_ROW = Failure(
     "input", "the value of a column is no number", advice=("Fix the file", "Run it again"),
-    place=Place(file="s3://in/a.csv", row=7, column="age"), row_texts=("'young'",),
+    code="too_many_failed", place=Place(file="s3://in/a.csv", row=7, column="age"), row_texts=("'young'",),
     cause="ArrowInvalid: 'young'", counts={"planned": 195, "finished": 65},
     log=("young was read",), frames=("at f.py:1 in f: int('young')",),
 )  # fmt: skip
@@ -65,6 +65,7 @@ def test_failed_run_says_why_and_so_does_one_that_is_tried_again(client_of: Clie
     assert found["failed"] == found["up_for_retry"]
     assert found["failed"]["sentence"] == BAD_ROW.sentence
     assert found["failed"]["advice"][:2] == list(BAD_ROW.advice)
+    assert found["failed"]["code"] == "too_many_failed"
     assert found["failed"]["place"] == {"file": "s3://in/a.csv", "row": 7, "column": "age"}
     assert found["failed"]["counts"] == {"planned": 195, "finished": 65}
     assert get(client_of("ann"), f"{TASK}/runs/killed/-1")["failure"] is None

@@ -27,6 +27,7 @@ WHOLE = Failure(
     log=("first", "last"),
     log_of="the head",
     frames=("at a.py:1 in f: g()",),
+    code="too_many_failed",
 )
 
 
@@ -146,6 +147,7 @@ def test_what_another_version_wrote_is_a_record_too(value: Any) -> None:
     failure = Failure.parse(value)
     assert failure.sentence
     assert failure.place == Place()
+    assert failure.code == ""
     assert failure.can_retry
     assert json.loads(json.dumps(failure.to_json())) == failure.to_json()
 

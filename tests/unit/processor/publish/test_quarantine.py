@@ -89,7 +89,9 @@ def test_failure_says_which_function_of_the_user_raised(job: SliceJob) -> None:
     made = changed(job, prompt=None, preprocess=f"{__name__}:preprocess", quality__max_quarantine=0)
     with pytest.raises(SliceError, match=r"1 KeyError in preprocess") as refused:
         run(made)
-    assert refused.value.failure.advice[0].startswith("Correct preprocess, and set rerun.retry_quarantined")
+    failure = refused.value.failure
+    assert failure.advice[0].startswith("Correct preprocess, and set rerun.retry_quarantined")
+    assert failure.code == "too_many_failed"
 
 
 def test_answer_that_breaks_its_shape_is_quarantined_with_its_text(job: SliceJob) -> None:

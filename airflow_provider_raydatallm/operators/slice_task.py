@@ -67,7 +67,7 @@ T = TypeVar("T")
 #: Airflow kills a task's process 5 seconds after SIGTERM.
 _STOP_SECONDS = 4.0
 _STOPPED = "Airflow stopped the task: it, or its run, was marked or cleared, or its worker was shut down"
-_AFTER_STOP = "Finished rows are kept: clear the task, and it goes on with the rest"
+_AFTER_STOP = "Clear the task, and it goes on with the rest"
 #: A job that was held for longer is built anew: its lent credentials are to last for the job.
 _CREDENTIALS_SECONDS = 60.0
 

@@ -16,6 +16,7 @@ from airflow_provider_raydatallm.contract.result.failure_patterns import (
     find_causes,
     find_exceptions,
     find_frames,
+    find_signal,
     first_line,
     one_line,
     strip_prefixes,
@@ -53,16 +54,18 @@ def root_error(error: BaseException, log_of: Callable[..., str] = lambda **proce
 def _with_log(failure: Failure, process: Mapping[str, Any] | None, log_of: Callable[..., str]) -> Failure:
     """The provider's own error says what to do; where its reason stands in a log, that is its cause."""
     text = log_of(**process) if process else ""
-    found = diagnose(text, "worker_log")
+    log = tuple(strip_prefixes(text).splitlines())
+    # What stands in the log of a process that a signal ended was not its end.
+    found = find_signal(text) or diagnose(text, "worker_log")
     if found is None:
-        return replace(failure, log=tuple(strip_prefixes(text).splitlines())) if text else failure
+        return replace(failure, log=log or failure.log)
     return replace(
         failure,
         kind=found.kind if found.advice else failure.kind,
         sentence=f"{failure.sentence}: {first_line(found.cause)}",
         advice=(*found.advice, *failure.advice),
         cause=found.cause,
-        log=tuple(strip_prefixes(text).splitlines()),
+        log=log,
     )
 
 
@@ -71,6 +74,8 @@ def _diagnose_wrappers(chain: list[BaseException], log_of: Callable[..., str]) -
     lists = (find_exceptions(text_of(link), wrappers=True) for link in chain)
     wrappers: list[str] = next(filter(None, lists), [])
     if pointers := [w for w in wrappers if _SEE_LOG.search(w)]:
+        if failure := next(filter(None, map(find_signal, pointers)), None):
+            return failure
         logs = "\n".join(log_of(actor_id=actor) for actor in _actors(chain))
         if failure := diagnose(logs, "worker_log"):
             return failure

@@ -7,6 +7,7 @@ Pure text work with the standard library only, for both sides: the Ray side diag
 from __future__ import annotations
 
 import re
+import signal
 from typing import Literal, NamedTuple
 
 from airflow_provider_raydatallm.contract.result.failure import Failure, Kind
@@ -46,6 +47,8 @@ _FRAME = re.compile(r'File "([^"\n]+)", line (\d+), in (\S+)\n[ \t]+(\S[^\n]{0,4
 #: Files whose lines mean nothing to the user.
 _FOREIGN = re.compile(r"/(?:site|dist)-packages/|/lib/python3\.\d+/|/airflow_provider_raydatallm/|^<|\.pyx$")
 _FRAMES = 2
+#: How vLLM names the processes of an engine that ended, with their exit codes; it ends others by SIGTERM.
+_CORE_EXIT = re.compile(r"Failed core proc\(s\): \{'?([\w ]{1,40})'?: (-(?!15\b)\d+)")
 
 
 class _Pattern(NamedTuple):
@@ -101,18 +104,20 @@ _CAUSES = (
 
 _DEATHS = (
     _Pattern("engine",
-        r"running low on memory|exit code (?:137|-9)\b|Failed core proc\(s\): \{[^}\n]{0,40}: -9\}",
-        "Most likely the node ran out of memory: use nodes with more memory, or fewer engine.workers. "
-        "Finished rows are kept"),
+        r"running low on memory",
+        "The node ran out of memory: use nodes with more memory, or fewer engine.workers"),
+    _Pattern("engine",
+        r"exit code (?:137|-9)\b|Failed core proc\(s\): \{[^}\n]{0,40}: -9\}",
+        "It was killed: by its node when that ran out of memory, as `dmesg` there says, or by a person or a "
+        "platform. A retry continues with the rest"),
     _Pattern("engine",
         r"node has died|node was terminated|NodeDiedError|LocalRayletDiedError|preempted",
-        "The cluster lost a node. Finished rows are kept, and a retry continues with the rest"),
+        "The cluster lost a node: a retry continues with the rest"),
     _Pattern("engine",
         r"actor (?:has )?died|actor is dead|ActorDiedError|RayActorError|ActorUnavailableError"
         r"|EngineDeadError|EngineCore encountered an issue|Engine core initialization failed"
         r"|WorkerCrashedError|[Ww]orker (?:process has )?died|exit code (?:13[0-9]|-\d+)\b",
-        "A process of the job died; its last output is in the job's log. Finished rows are kept, and a "
-        "retry continues with the rest"),
+        "A process of the job died; its last output is in the job's log. A retry continues with the rest"),
 )
 # fmt: on
 
@@ -140,6 +145,22 @@ def classify(root: str) -> Failure:
     if pattern is None:
         return Failure("transient", first_line(root), cause=root)
     return Failure(pattern.kind, first_line(root), advice=(pattern.advice,), cause=root)
+
+
+def signal_name(exit_code: int) -> str | None:
+    """The signal that ended a process; None where it ended otherwise."""
+    try:
+        return signal.Signals(exit_code - 128 if exit_code > 128 else -exit_code).name
+    except ValueError:
+        return None
+
+
+def find_signal(text: str) -> Failure | None:
+    """Returns the record of an engine's process that a signal ended, as vLLM's words in a text say."""
+    for process, code in reversed(_CORE_EXIT.findall(text)):
+        if name := signal_name(int(code)):
+            return classify(f"{process} was ended by {name} (exit code {code})")
+    return None
 
 
 def naming_model(failure: Failure, model_source: str) -> Failure:

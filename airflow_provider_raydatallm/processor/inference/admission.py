@@ -190,7 +190,7 @@ def _timeout_error(needs: Resources, waiting: dict[str, Any]) -> SliceError:
         f"there was no room on the cluster within limits.queue: {waiting_text(waiting)} ({needs.breakdown})",
         kind="queue",
         advice=(
-            "Nothing was started, and finished rows are kept",
+            "Nothing was started",
             "Raise limits.queue, add nodes, or lower engine.workers or the number of concurrent runs "
             "(max_active_runs, a pool)",
         ),

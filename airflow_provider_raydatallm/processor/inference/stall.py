@@ -59,7 +59,7 @@ def stall_error(event: str, waiting: str, description: str) -> SliceError:
         f"{event} (limits.stall) while {waiting}{f': {description}' if description else ''}",
         kind="engine",
         advice=(
-            "Finished rows are kept, and a retry continues with the rest",
+            "A retry continues with the rest",
             "Raise limits.stall for work that takes longer",
         ),
     )

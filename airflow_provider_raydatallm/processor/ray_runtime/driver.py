@@ -32,7 +32,7 @@ class StopRequested(BaseException):
     failure = Failure(
         "stopped",
         "the job was told to stop, by somebody or by its cluster",
-        advice=("Its finished rows are kept",),
+        advice=("A retry continues with the rest",),
     )
 
 

@@ -6,7 +6,6 @@ A driver that is killed, cannot start or loses its node writes no marked line. P
 from __future__ import annotations
 
 import re
-import signal
 from collections.abc import Sequence
 
 from airflow_provider_raydatallm.contract.log.marked_lines import MARK
@@ -15,10 +14,11 @@ from airflow_provider_raydatallm.contract.result.failure_patterns import (
     classify,
     diagnose,
     find_exceptions,
+    signal_name,
     strip_prefixes,
 )
 
-_STOPPED = ("Ray's dashboard and `ray job stop` do so. Finished rows are kept",)
+_STOPPED = ("Ray's dashboard and `ray job stop` do so",)
 _EXIT_CODE = re.compile(r"^Job entrypoint command failed with exit code (-?\d+)")
 _SETUP_FAILED = "runtime_env setup failed"
 #: Where pip's and uv's own error begins; it is the last part of their output.
@@ -46,7 +46,7 @@ def explain_failure(status: str | None, message: str, last_lines: Sequence[str])
         # Ray's message explains a driver that Ray lost.
         return classify(" ".join(strip_prefixes(message).split()))
     code = int(exited[1]) if exited else 0
-    if ended_by := _signal_name(code):
+    if ended_by := signal_name(code):
         return classify(f"the driver was ended by {ended_by} (exit code {code})")
     # Ray's message holds the end of the log, too.
     log = "\n".join(line for line in last_lines if not line.startswith(MARK)) or message
@@ -54,10 +54,3 @@ def explain_failure(status: str | None, message: str, last_lines: Sequence[str])
         return classify(line[line.lastindex or 0].strip())
     driver = f"the driver ended with exit code {code} and" if exited else "the driver"
     return diagnose(log, "driver_log") or classify(f"{driver} wrote no error")
-
-
-def _signal_name(exit_code: int) -> str | None:
-    try:
-        return signal.Signals(exit_code - 128 if exit_code > 128 else -exit_code).name
-    except ValueError:
-        return None

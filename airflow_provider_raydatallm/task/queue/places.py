@@ -76,7 +76,7 @@ class QueuePlace:
                 f"the job could not be submitted within limits.queue: waited {self.waited_s:,.0f} s, and in "
                 f"the end {waits_for}",
                 advice=(
-                    "Nothing was started, and finished rows are kept",
+                    "Nothing was started",
                     "Raise limits.queue, add nodes, or lower the number of concurrent runs (max_active_runs, "
                     "a pool)",
                 ),

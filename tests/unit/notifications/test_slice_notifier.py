@@ -129,7 +129,9 @@ def test_killed_task_has_no_state_and_no_error_in_the_dag_processor(run: Run) ->
 
 def test_task_that_failed_before_it_knew_its_slice_is_told_of(run: Run) -> None:
     SliceNotifier(Recorder, text="{{ slices.text }}")(run.task(state="failed", error=ValueError("x")))
-    assert Recorder.sent[0].startswith("d.ask: the slice failed\nValueError. Clear the task to run it again\n")
+    assert Recorder.sent[0].startswith(
+        "d.ask: the slice failed\nValueError. Clear the task to run it again\n"
+    )
     assert "\nTask: http" in Recorder.sent[0]
 
 

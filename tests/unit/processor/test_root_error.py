@@ -37,7 +37,7 @@ def raised(name: str) -> Exception:
         ("engine_init_error.txt", "transient", "AttributeError: 'NoneType' object has no", "at /home/me/"),
         ("engine_call_error.txt", "transient", "AttributeError: 'NoneType' object has no", "at /home/me/"),
         ("engine_init_gpu_memory.txt", "gpu_memory", "torch.OutOfMemoryError: CUDA out of", "max_num_seqs"),
-        ("engine_core_dead.txt", "engine", "vllm.v1.engine.exceptions.EngineDeadError: E", "a retry"),
+        ("engine_core_dead.txt", "engine", "vllm.v1.engine.exceptions.EngineDeadError: E", "A retry"),
         (
             "engine_process_exit.txt",
             "engine",
@@ -123,6 +123,37 @@ def test_reason_of_an_engines_death_comes_before_its_effect(log: str, kind: str,
     assert (failure.cause or failure.sentence).startswith(root)
     assert failure.sentence.startswith("the engine died 3 times")
     assert root in failure.sentence
+
+
+CORE_DEAD = "the engine died: EngineCore encountered an issue. See stack trace (above) for the root cause."
+
+
+@pytest.mark.parametrize(
+    "before", ["INFO loaded", "torch.OutOfMemoryError: CUDA out of memory. It was handled."]
+)
+def test_engine_that_was_killed_is_said_to_be_killed_and_no_setting_is_blamed(before: str) -> None:
+    log = f"{before}\n{CORE_DEAD} Failed core proc(s): {{'EngineCore_DP0': -9}}\n"
+    died = SliceError("the engine died 3 times", kind="engine", log={"pid": 7})
+    failure = root_error(died, lambda *, pid: log)
+    assert failure.kind == "engine"
+    assert failure.sentence == "the engine died 3 times: EngineCore_DP0 was ended by SIGKILL (exit code -9)"
+    assert failure.log[-1] == log.splitlines()[-1]
+    assert "engine." not in failure.text
+    start = RuntimeError(
+        "ray::A.ready() (pid=1, actor_id=fee0)\nTraceback (most recent call last):\n"
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): "
+        "{'EngineCore_DP0': -9}"
+    )
+    failure = root_error(start, lambda *, actor_id: before)
+    assert (failure.kind, "SIGKILL" in failure.sentence) == ("engine", True)
+    assert "engine." not in failure.text
+
+
+@pytest.mark.parametrize("core", ["", " Failed core proc(s): {'EngineCore': 1}"])
+def test_log_of_an_engine_that_died_without_a_reason_is_kept(core: str) -> None:
+    died = SliceError("the engine died 3 times", kind="engine", log={"pid": 7})
+    failure = root_error(died, lambda *, pid: f"INFO loaded\n{CORE_DEAD}{core}\n")
+    assert (failure.kind, failure.log) == ("engine", ("INFO loaded", f"{CORE_DEAD}{core}"))
 
 
 def test_error_that_cannot_be_unpickled_is_known_by_its_text() -> None:

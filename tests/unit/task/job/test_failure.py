@@ -78,9 +78,10 @@ def test_killed_driver_is_diagnosed_as_out_of_memory_whatever_its_log_says() -> 
     assert "ran out of memory" in failure.advice[0]
 
 
-def test_engine_core_that_was_killed_is_diagnosed_as_out_of_memory() -> None:
+def test_engine_core_that_was_killed_is_said_to_be_killed() -> None:
     line = "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}"
-    assert "ran out of memory" in explain_failure("FAILED", "", [line]).advice[0]
+    failure = explain_failure("FAILED", "", [line])
+    assert (failure.kind, failure.advice[0].startswith("It was killed")) == ("engine", True)
 
 
 @pytest.mark.parametrize(("line", "error"), [

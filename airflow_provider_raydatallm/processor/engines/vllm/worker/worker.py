@@ -161,7 +161,7 @@ class VllmWorker:
             return {**answer, "engine_seconds": time.time() - began, "finished_at": time.time()}
         except self._dead_error as e:
             # Callers of an actor that dies know that all its rows are lost.
-            logger.error("the engine died: %s", e)
+            logger.error("the engine died: %s%s", e, _ended_processes(self._engine))
             os._exit(1)
         except Exception as e:
             cause = e.__cause__ or e
@@ -271,6 +271,14 @@ class _Generate:
         """vLLM's, by which it knows when a grammar begins to hold."""
         kwargs = {"chat_template_kwargs": self.template}
         return {"reasoning_parser_kwargs": kwargs} if self.template else {}
+
+
+def _ended_processes(engine: Any) -> str:
+    """In vLLM's own words which processes of an engine ended, and how: it says so only of one that starts.
+    "" where it cannot be asked."""
+    with contextlib.suppress(Exception):
+        return f" Failed core proc(s): {engine.engine_core.resources.engine_manager.finished_procs()}"
+    return ""
 
 
 @lru_cache(1024)

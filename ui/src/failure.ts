@@ -31,7 +31,7 @@ export function sentenceOf(text: string): string {
 
 const PLACES: [string, (at: string | number) => string][] = [
   ["file", (at) => String(at)],
-  ["row", (at) => `row ${typeof at === "number" ? count(at) : at} (the first is 0)`],
+  ["row", (at) => `row ${typeof at === "number" ? count(at) : at}`],
   ["column", (at) => `column ${at}`],
   ["worker", (at) => `worker ${at}`],
   ["node", (at) => `node ${at}`],

@@ -81,7 +81,7 @@ describe("a failure", () => {
     ["3 rows failed", "3 rows failed."],
   ])("reads %j as a sentence", (text, shown) => expect(sentenceOf(text)).toBe(shown));
   it("says where and how far", () => {
-    expect(placeWords({ column: "age", row: 1234, file: "s3://in/a.csv" })).toBe("s3://in/a.csv, row 1,234 (the first is 0), column age");
+    expect(placeWords({ column: "age", row: 1234, file: "s3://in/a.csv" })).toBe("s3://in/a.csv, row 1,234, column age");
     expect(placeWords({})).toBe("");
     expect(countWords({ planned: 1950, finished: 65, invalid_output: 2 })).toBe("1,950 planned, 65 finished, 2 invalid output");
   });

@@ -53,7 +53,7 @@ _READ_CHARACTERS = 100_000
 class Place:
     """Where a failure happened, as far as it is known.
 
-    :param row: its number in the file, from 0.
+    :param row: its number in the file, from 1, as in all texts; the header of a CSV file is no row.
     :param worker: the engine's.
     """
 

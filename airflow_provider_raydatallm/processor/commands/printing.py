@@ -47,7 +47,7 @@ def print_report(report: Report | None, args: argparse.Namespace) -> None:
 def failure_lines(failure: Failure) -> list[str]:
     """The whole record, for people who may see rows."""
     place, log_of = failure.place, f" of {failure.log_of}" if failure.log_of else ""
-    row = None if place.row is None else f"row {place.row + 1:,}"
+    row = None if place.row is None else f"row {place.row:,}"
     at = [place.file, row, place.column and f"column {place.column!r}", place.worker, place.node]
     where = ", ".join(filter(None, at))
     counts = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in failure.counts.items() if n)

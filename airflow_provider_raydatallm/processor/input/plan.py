@@ -113,7 +113,7 @@ class Plan:
         :param offset: of a row, counted as `locate_in` counts.
         """
         is_known = offset is not None and self.slice_filter is None
-        return Place(file=unit.file.path, row=unit.range.first_row + (offset or 0) if is_known else None)
+        return Place(file=unit.file.path, row=unit.range.first_row + (offset or 0) + 1 if is_known else None)
 
     def check_unchanged(self, units: Iterable[Unit]) -> None:
         """:raises SliceError: when a file of these units is not the planned one any more."""

@@ -93,7 +93,7 @@ class Survey:
                             f"{unit.range.first_row + 1:,} on, and may have {MAX_UNIT_ROWS:,}",
                             kind="input",
                             advice="Split the file",
-                            place=Place(file=file.path, row=unit.range.first_row),
+                            place=Place(file=file.path, row=unit.range.first_row + 1),
                         )
                     if rows:
                         units.append(replace(unit, rows=rows))

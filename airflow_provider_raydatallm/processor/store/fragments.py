@@ -201,7 +201,7 @@ def put_fragment(
     except arrow_files.TooLargeError as e:
         if len(order) == 1:
             raise SliceError(
-                f"the answer to row {offsets[0]} of unit {unit_id} cannot be stored: {e}", kind="input"
+                f"the answer to row {offsets[0] + 1:,} of unit {unit_id} cannot be stored: {e}", kind="input"
             ) from e
         for half in np.array_split(order, 2):
             put_fragment(store, folder, kind, table.take(pa.array(half)), unit_ids, epoch, base)

@@ -162,7 +162,7 @@ class CsvFormat(TextFormat):
     def fault(self, problem: str) -> str:
         if match := _FIELD_COUNT.match(problem):
             columns, fields = map(int, match.groups())
-            return f"the header has {columns:,} fields, and the record {fields:,}"
+            return f"the header has {columns:,} fields, and this row has {fields:,}"
         return f"a value is no {match[1]}" if (match := _CONVERSION.match(problem)) else ""
 
     def hint(self, problem: str, block: bytes) -> str:

@@ -90,7 +90,7 @@ class TextFormat(FileFormat):
     may_be_empty = True
     scans_all = True
 
-    #: Finds the record's number in the parser's message, and the number of the first record there.
+    #: Finds the row's number in the parser's message, which counts from `_first_number` in a block.
     _row_in_message = re.compile(r"(?!)")
     _first_number = 1
 
@@ -257,7 +257,7 @@ class TextFormat(FileFormat):
             line = row + block.count(b"\n", 0, e.start) + 1
             column = self._find_column(block, e.start, header)
             raise SliceError(
-                f"{path} holds text that is not valid UTF-8, in or before record {line:,}",
+                f"{path} holds text that is not valid UTF-8, in or before row {line:,}",
                 kind="input",
                 advice=(ENCODING_HINT, "source.on_invalid_text='replace' puts U+FFFD there"),
                 place=Place(file=path),
@@ -286,15 +286,16 @@ class TextFormat(FileFormat):
 
     @contextlib.contextmanager
     def _errors(self, path: str, row: int, block: bytes) -> Iterator[None]:
-        """Errors of the parser name the file and the record."""
+        """Errors of the parser name the file and the row."""
         try:
             yield
         except (pa.ArrowInvalid, pa.ArrowKeyError, pa.ArrowNotImplementedError, RecursionError) as e:
-            where, number = f"in or after record {row + 1:,}", None
-            if match := self._row_in_message.search(str(e)):
-                number = row + int(match.group(1)) - self._first_number
-                where = f"in record {number + 1:,}"
-            column, problem = split_column(str(e).strip())
+            where, number, message = f"in or after row {row + 1:,}", None, str(e)
+            if match := self._row_in_message.search(message):
+                number = row + int(match[1]) - self._first_number + 1
+                where = f"in row {number:,}"
+                message = f"{message[: match.start(1)]}{number}{message[match.end(1) :]}"
+            column, problem = split_column(message.strip())
             top = None if column is None else self.top_column(column)
             of_column = "" if top is None else f", column {top!r}"
             fault = self.fault(problem)

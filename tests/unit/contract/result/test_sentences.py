@@ -140,8 +140,8 @@ def test_files_row_is_in_no_sentence(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize(("content", "arguments", "fault"), [
-    ("n,x\n1,2\n1,y,z\n", {}, "the header has 2 fields, and the record 3"),
-    ("n,x\n1,2\n1\n", {}, "the header has 2 fields, and the record 1"),
+    ("n,x\n1,2\n1,y,z\n", {}, "the header has 2 fields, and this row has 3"),
+    ("n,x\n1,2\n1\n", {}, "the header has 2 fields, and this row has 1"),
     ("n,x\n1,2\ny,2\n", {"source__column_types": {"n": "int64"}}, "column 'n': a value is no int64"),
 ])  # fmt: skip
 def test_csv_record_that_cannot_be_read_has_its_fault_its_row_and_advice(
@@ -151,7 +151,8 @@ def test_csv_record_that_cannot_be_read_has_its_fault_its_row_and_advice(
     job = job_of(input_path=str(tmp_path), output_path="/elsewhere", **arguments)
     _, failure = refuse(lambda: make_plan(job))
     assert failure.sentence.endswith(fault)
-    assert (failure.place.file, failure.place.row) == (f"{tmp_path}/a.csv", 1)
+    assert (failure.place.file, failure.place.row) == (f"{tmp_path}/a.csv", 2)
+    assert " in row 2" in failure.sentence
     assert any("source." in advice for advice in failure.advice)
 
 

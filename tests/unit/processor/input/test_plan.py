@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import gzip
 import json
+import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -296,8 +297,8 @@ def test_input_without_files_or_rows_is_an_empty_plan(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "header", "line", "broken", "error"), [
-    ("csv", ["n,x"], "{},x", "700,x,too many", "record 700: .*Expected 2 columns, got 3"),
-    ("jsonl", [], '{{"n": {}}}', '{"n": 700', r"(record 70\d|in or after record)"),
+    ("csv", ["n,x"], "{},x", "700,x,too many", "row 700: .*Expected 2 columns, got 3"),
+    ("jsonl", [], '{{"n": {}}}', '{"n": 700', r"(row 70\d|in or after row)"),
 ])  # fmt: skip
 def test_broken_line_names_file_and_record(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
@@ -380,12 +381,30 @@ def test_blocks_of_a_csv_file_are_cut_where_its_records_end(rows: list[tuple[str
 
 def test_line_that_is_nested_too_deeply_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text('{"a": ' + "[" * 5000 + "]" * 5000 + "}\n")
-    with pytest.raises(SliceError, match=r"a\.jsonl.*record 1"):
+    with pytest.raises(SliceError, match=r"a\.jsonl.*row 1"):
         plan_of(tmp_path)
 
 
 @pytest.mark.parametrize("line", ["null", "[1]", "3", '"x"'])
 def test_line_that_is_not_an_object_is_an_error_with_its_place(tmp_path: Path, line: str) -> None:
     (tmp_path / "a.jsonl").write_text(f'{line}\n{{"a": 1}}\n')
-    with pytest.raises(SliceError, match=r"a\.jsonl.*record 1"):
+    with pytest.raises(SliceError, match=r"a\.jsonl.*row 1"):
         plan_of(tmp_path)
+
+
+@pytest.mark.parametrize(("name", "line", "bad"), [
+    ("a.jsonl", '{"n": 1}\n', "[]\n"), ("a.jsonl", '{"n": 1}\n', '{"n": x}\n'), ("a.csv", "1,2\n", "1,2,3\n"),
+])  # fmt: skip
+def test_rows_of_a_file_are_counted_from_1_wherever_an_error_names_one(
+    tmp_path: Path, name: str, line: str, bad: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(text_module, "TEXT_RANGE_BYTES", len(line))
+    header = "n,x\n" if name.endswith("csv") else ""
+    (tmp_path / name).write_text(header + 4 * line + bad)
+    with pytest.raises(SliceError) as refused:
+        plan_of(tmp_path, prompt="{n}")
+    failure = refused.value.failure
+    assert failure.place.row == 5
+    said = re.findall(r"\brow #?(\d+)", failure.message, re.IGNORECASE)
+    assert said
+    assert set(said) == {"5"}

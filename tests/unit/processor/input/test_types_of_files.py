@@ -241,7 +241,7 @@ def test_number_that_its_declared_float_does_not_hold_is_refused(
     a_slice: Slice, kind: str, number: str, name: str, content: str
 ) -> None:
     (a_slice.folder / name).write_text(content.format(number))
-    a_slice.refuse(rf"{name} .*record [12]", source__column_types={"x": kind})
+    a_slice.refuse(rf"{name} .*row [12]", source__column_types={"x": kind})
 
 
 @pytest.mark.parametrize(("name", "content"), [
@@ -421,14 +421,14 @@ def test_text_file_that_is_not_utf8_is_refused_with_the_column_replaced_or_decod
 ) -> None:
     rows = {"0.jsonl": b'{"y":"a","x":"ok"}\n{"y":"b","x":"\xe9"}\n', "0.csv": b"y,x\na,ok\nb,\xe9\n"}
     (a_slice.folder / name).write_bytes(rows[name])
-    a_slice.refuse(rf"{name} .*record .*: column 'x'.*source.encoding.*on_invalid_text")
+    a_slice.refuse(rf"{name} .*row .*: column 'x'.*source.encoding.*on_invalid_text")
     assert a_slice.values(source__on_invalid_text="replace") == ["ok", "\ufffd"]
     assert a_slice.values(source__encoding="latin-1", rerun__on_config_change="recompute") == ["ok", "é"]
 
 
 def test_text_of_a_csv_with_escapes_that_is_not_utf8_is_refused_with_the_column(a_slice: Slice) -> None:
     (a_slice.folder / "0.csv").write_bytes(b"y,x\na,ok\nb,\xe9\n")
-    a_slice.refuse(r"0\.csv .*record 2: column 'x'", source__csv={"escape_char": "\\"})
+    a_slice.refuse(r"0\.csv .*row 2: column 'x'", source__csv={"escape_char": "\\"})
 
 
 @pytest.mark.parametrize("files", [
@@ -571,7 +571,7 @@ def test_carriage_return_alone_ends_no_csv_line(
     a_slice: Slice, rows: list[str], options: dict[str, Any]
 ) -> None:
     a_slice.texts({"0.csv": "\n".join(["x", "o", *rows, "z"]).encode()})
-    a_slice.refuse(rf"0\.csv .*record {len(rows) + 1}: .*a CR without an LF", **options)
+    a_slice.refuse(rf"0\.csv .*row {len(rows) + 1}: .*a CR without an LF", **options)
 
 
 def test_carriage_returns_in_quotes_are_kept(a_slice: Slice) -> None:
@@ -587,7 +587,7 @@ def test_escaped_carriage_returns_and_those_behind_an_escaped_quote_are_kept(a_s
 def test_csv_value_that_is_not_of_its_declared_type_is_refused_with_its_column(a_slice: Slice) -> None:
     a_slice.texts({"0.csv": b"a,x\n1,1\n2,z\n"})
     a_slice.refuse(
-        r"0\.csv .*record 2, column 'x': .*int64.*'z'", source__column_types={"x": "int64"}, columns=["x"]
+        r"0\.csv .*row 2, column 'x': .*int64.*'z'", source__column_types={"x": "int64"}, columns=["x"]
     )
 
 

@@ -249,7 +249,7 @@ def test_rows_that_are_too_many_for_a_fragment_make_several(
     put_fragment(store, "c", "rows", table([(1, i) for i in range(6)], "x" * 300), IDS, 1)
     assert len(store.names("c")) == 6 + 2
     assert [o for _, o, _ in read_all(store)] == [*range(50), *range(6)]
-    with pytest.raises(SliceError, match=f"the answer to row 7 of unit {IDS[2]} cannot be stored"):
+    with pytest.raises(SliceError, match=f"the answer to row 8 of unit {IDS[2]} cannot be stored"):
         put_fragment(store, "c", "rows", table([(2, 7)], "x" * 2000), IDS, 1)
 
 

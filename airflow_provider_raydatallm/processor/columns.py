@@ -15,7 +15,9 @@ from airflow_provider_raydatallm.contract.result.failure_patterns import is_user
 
 _MAX_MESSAGE_CHARS = 2000
 _USERS_LINE = re.compile(r"(?:pre|post)process \(([\w.+~-]+\.py:\d+)\): ")
-_USERS_FUNCTION = re.compile(r"((?:pre|post)process)(?: \([^)]*\))?: ")
+#: The start of an error that a function of the user raised; Arrow knows the pattern, too.
+USERS_ERROR = r"^((?:pre|post)process)(?: \([^)]*\))?: "
+_USERS_FUNCTION = re.compile(USERS_ERROR)
 _NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 
 #: The ledger keeps offsets as 32-bit numbers.

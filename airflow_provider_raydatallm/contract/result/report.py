@@ -175,7 +175,8 @@ class Report(Contract):
     history: History | None = None
     #: Rows with each label, where answers are labels: the most frequent ones first.
     labels: LabelCounts | None = None
-    #: Rows in quarantine with each type of error: the most frequent ones first.
+    #: Rows in quarantine with each type of error, and of the user's functions with the line: the most
+    #: frequent ones first.
     quarantine_reasons: LabelCounts | None = None
     advice: Annotated[tuple[Advice, ...], Field(max_length=MOST_ADVICE)] | None = None
 

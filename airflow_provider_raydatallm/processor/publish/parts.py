@@ -265,7 +265,7 @@ def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table, l
         too_long=failed_as(PROMPT_TOO_LONG),
         counters={c.name: total(c) for c in COUNTERS},
         labels=count_labels(answered, labels),
-        reasons=count_reasons(failures.column("error_type")),
+        reasons=count_reasons(failures),
     )
 
 

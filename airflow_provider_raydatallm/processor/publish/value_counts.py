@@ -11,8 +11,11 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.columns import USERS_ERROR, users_function, users_line
 
 _NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
+#: Of a file and its line.
+_LINE_CHARACTERS = 100
 
 
 def label_column(job: SliceJob) -> str | None:
@@ -31,13 +34,27 @@ def count_labels(table: pa.Table, name: str | None) -> Counter[str]:
     return _count_values(column) if pa.types.is_string(column.type) else Counter()
 
 
-def count_reasons(error_types: pa.Array | pa.ChunkedArray) -> Counter[str]:
-    """Counts the rows of each type of error. Reports go where rows' texts must not: what is not a name, but
-    text of an engine, counts as `Other`."""
+def count_reasons(failures: pa.Table) -> Counter[str]:
+    """Counts the rows of each type of error; of an error of the user's function, with its line, such as
+    `KeyError in postprocess (labels.py:12)`. Reports go where rows' texts must not: what is not a name, but
+    text of an engine, counts as `Other`.
+
+    :param failures: `ERROR_FIELDS`.
+    """
     counts: Counter[str] = Counter()
-    for name, rows in _count_values(error_types).items():
-        counts[name if _NAME.fullmatch(name) else "Other"] += rows
+    is_users = pc.fill_null(pc.match_substring_regex(failures.column("error"), USERS_ERROR), False)
+    for name, rows in _count_values(failures.filter(pc.invert(is_users)).column("error_type")).items():
+        counts[_named(name)] += rows
+    of_users = failures.filter(is_users)
+    for name, error in zip(of_users["error_type"].to_pylist(), of_users["error"].to_pylist(), strict=True):
+        line = users_line(error)
+        at = f" ({line})" if line is not None and len(line) <= _LINE_CHARACTERS else ""
+        counts[f"{_named(name)} in {users_function(error)}{at}"] += 1
     return counts
+
+
+def _named(error_type: str) -> str:
+    return error_type if _NAME.fullmatch(error_type) else "Other"
 
 
 def _count_values(column: pa.Array | pa.ChunkedArray) -> Counter[str]:

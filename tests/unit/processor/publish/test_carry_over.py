@@ -99,7 +99,7 @@ def test_extension_asks_no_row_in_quarantine_again(job: SliceJob, policy: dict[s
     assert report.quarantine_reasons == {
         "TruncatedAnswer": 4,
         "InvalidOutput": 3,
-        "KeyError": 3,
+        f"KeyError in preprocess (test_carry_over.py:{ask.__code__.co_firstlineno + 2})": 3,
         "ValueError": 3,
     }
     assert run(job).outcome == "unchanged"

@@ -77,7 +77,13 @@ def test_every_stage_quarantines_its_own(job: SliceJob) -> None:
     assert why[50] == ("KeyError", f"preprocess (test_quarantine.py:{first + 2}): 'no such thing'")
     assert why[51][0] == "InvalidRequest"
     assert "preprocess must return a prompt" in why[51][1]
-    first = postprocess.__code__.co_firstlineno
+    of_preprocess, first = first, postprocess.__code__.co_firstlineno
+    assert report.quarantine_reasons == {
+        "ValueError": 4,
+        "InvalidRequest": 1,
+        f"KeyError in preprocess (test_quarantine.py:{of_preprocess + 2})": 1,
+        f"ZeroDivisionError in postprocess (test_quarantine.py:{first + 2})": 1,
+    }
     assert why[60] == (
         "ZeroDivisionError", f"postprocess (test_quarantine.py:{first + 2}): division by zero",
     )  # fmt: skip

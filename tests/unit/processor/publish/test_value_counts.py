@@ -42,4 +42,17 @@ def test_report_names_the_most_frequent_labels() -> None:
 
 def test_reasons_are_names_and_never_texts() -> None:
     types = ["KeyError", "KeyError", "user_code.BadRow", "Jane Doe owes 5", "Ivan\n", None, "x" * 200]
-    assert count_reasons(pa.array(types)) == {"KeyError": 2, "user_code.BadRow": 1, "Other": 3}
+    errors = pa.array(["x"] * len(types), pa.string())
+    counts = count_reasons(pa.table({"error_type": pa.array(types, pa.string()), "error": errors}))
+    assert counts == {"KeyError": 2, "user_code.BadRow": 1, "Other": 3}
+
+
+def test_reason_of_a_users_function_names_it_and_its_line() -> None:
+    errors = [
+        "postprocess (labels.py:12): 'x'", "postprocess (labels.py:12): 'y'", "preprocess: no", None,
+        "postprocess returned nothing", f"preprocess ({'x' * 200}.py:1): no",
+    ]  # fmt: skip
+    table = pa.table({"error_type": pa.array(["KeyError"] * 6), "error": pa.array(errors, pa.string())})
+    assert count_reasons(table) == {
+        "KeyError in postprocess (labels.py:12)": 2, "KeyError in preprocess": 2, "KeyError": 2,
+    }  # fmt: skip

@@ -8,12 +8,15 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page, Route, expect
 
+from airflow_provider_raydatallm.contract.result.failure import Failure
+from tests.support.looks import scrolled_sideways, sticks_out, take
 from tests.support.slice_index import BEGIN, Run, figures, write_runs, write_schedule
 from tests.support.ui_server import UiServer
 
 DAG, TASK = "reruns", "ask"
 PATH = f"/plugin/ray-llm/dags/{DAG}/tasks/{TASK}"
 DAY = dt.timedelta(days=1)
+WHY = "An engine worker died 4 times in a row, and no other is left"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,6 +25,8 @@ def slices(ui: UiServer) -> None:
         write_runs(session, DAG, TASK, [
             Run("2026-01-01", run_id="first"), Run("2026-01-02", run_id="second"),
             Run("2026-01-01", "failed", run_id="rerun", entry=None, at=BEGIN + DAY),
+            *(Run("2026-01-05", "failed", run_id=f"died-{i}", entry=None, at=BEGIN + i * DAY,
+                  failure=Failure("engine", WHY).to_json()) for i in range(2)),
             Run("2026-01-03", "running", run_id="running", entry=None, at=BEGIN + DAY),
             Run("2026-01-04", run_id="old", entry=figures(600, 30), at=BEGIN),
             Run("2026-01-04", run_id="new", entry=figures(600, version=2), at=BEGIN + DAY),
@@ -97,6 +102,20 @@ def test_older_run_leads_to_the_newest_and_offers_nothing(page: Page) -> None:
     page.get_by_text("The slice has a newer run").get_by_role("link", name="new").click()
     expect(page.get_by_role("button", name="Answer all rows again")).to_be_visible()
     expect(page.get_by_role("button", name="Answer quarantined rows again")).to_have_count(0)
+
+
+def test_runs_of_a_slice_fit_a_phone_and_begin_with_what_happened_when_and_why(page: Page) -> None:
+    answer_for_airflow(page)
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(f"{PATH}/runs/died-1/-1")
+    table = page.get_by_role("heading", name="Runs of this slice").locator("xpath=ancestor::section[1]")
+    expect(table).to_contain_text(WHY)
+    assert scrolled_sideways(page, "section *:has(> table)") == []
+    assert sticks_out(page) == []
+    table.scroll_into_view_if_needed()
+    take(page, "runs-phone")
+    newest, _ = table.get_by_role("row").all_inner_texts()
+    assert newest.index("Failed") < newest.index("2023") < newest.index(WHY) < newest.index("died-1")
 
 
 def test_page_says_so_when_another_version_is_published_than_the_one_that_it_is_about(page: Page) -> None:

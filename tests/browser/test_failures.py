@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Page, Route, expect
 
 from airflow_provider_raydatallm.contract.result.failure import Failure, Place
-from tests.support.looks import serious, sticks_out
+from tests.support.looks import scrolled_sideways, serious, sticks_out, take
 from tests.support.slice_index import BEGIN, Run, figures, write_runs
 from tests.support.ui_server import UiServer
 
@@ -31,7 +31,8 @@ MEMORY = Failure(
     advice=("The GPU ran out of memory: lower max_num_seqs or max_model_len in engine.kwargs",),
     cause="torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0 has 3 GiB free.",
     frames=("at prompts.py:12 in ask: return model(row)",), place=Place(worker="2", node="10.0.0.7"),
-    counts={"planned": 195, "finished": 0}, log=("INFO loading weights", "ERROR no memory is left"),
+    counts={"planned": 195, "finished": 0},
+    log=("INFO loading weights", f"INFO {'a=1,' * 200}{'x' * 150}", "ERROR no memory is left"),
 )  # fmt: skip
 STOPPED = Failure("stopped", "the Ray job was stopped by somebody, and not by its task")
 CUT = {"TruncatedAnswer": 44}
@@ -99,6 +100,8 @@ def test_failure_is_the_first_that_the_page_says(page: Page) -> None:
     assert serious(page) == []
     page.set_viewport_size({"width": 390, "height": 844})
     assert sticks_out(page) == []
+    assert scrolled_sideways(page, "pre") == []
+    take(page, "failure-phone")
 
 
 def test_texts_of_rows_are_text_whatever_they_hold(page: Page) -> None:

@@ -53,6 +53,13 @@ def sticks_out(page: Page) -> list[str]:
     return wide
 
 
+def scrolled_sideways(page: Page, selector: str) -> list[str]:
+    """The texts of those parts that need to be scrolled sideways to be read."""
+    wide: list[str] = page.eval_on_selector_all(selector, _SCROLLED)
+    return wide
+
+
+_SCROLLED = "all => all.filter((e) => e.scrollWidth > e.clientWidth).map((e) => e.innerText.slice(0, 60))"
 _WIDE = """() => {
     const own = document.getElementById("ray-llm");
     const scrolls = (e) => e !== own && getComputedStyle(e).overflowX !== "visible";

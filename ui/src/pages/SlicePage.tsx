@@ -1,8 +1,10 @@
 // One run of one slice: what came of it, what it took, what to change, and what it published.
 
 import { Box, Flex, Heading, HStack, Link, Table, Text } from "@chakra-ui/react";
+import type { ReactNode } from "react";
 
 import { paths, type Settings, type SliceLine, type SliceRun, type Stored, type Try } from "../api";
+import { sentenceOf } from "../failure";
 import { compact, cost, count, money, percent, rate, time, UNKNOWN } from "../format";
 import { Actions } from "../parts/slice/Actions";
 import { Figure, Figures, Note, PageLink, Plain, Problem, Section, StateWords, Trial, Waiting } from "../parts/basics";
@@ -267,30 +269,45 @@ function Advice({ line, stored }: { line: SliceLine; stored: Stored | null }) {
   );
 }
 
+/** On a phone: what happened, when and why, one below the other; a run's own page has its figures. */
+/** Characters of a reason. */
+const REASON = 300;
+
 function History({ answer, dag, task, run }: { answer: SliceRun; dag: string; task: string; run: string }) {
   return (
     <Section title="Runs of this slice">
       <Box overflowX="auto" tabIndex={0}>
-        <Table.Root size="sm">
-          <Table.Header>
+        <Table.Root display={{ base: "block", md: "table" }} size="sm">
+          <Table.Header hideBelow="md">
             <Table.Row>
               <Table.ColumnHeader>State</Table.ColumnHeader>
-              <Table.ColumnHeader>Run</Table.ColumnHeader>
+              <Table.ColumnHeader>Ended</Table.ColumnHeader>
               <Table.ColumnHeader>Outcome</Table.ColumnHeader>
+              <Table.ColumnHeader>Run</Table.ColumnHeader>
               <Table.ColumnHeader textAlign="end">Version</Table.ColumnHeader>
               <Table.ColumnHeader textAlign="end">Answered</Table.ColumnHeader>
               <Table.ColumnHeader textAlign="end">Resumed</Table.ColumnHeader>
               <Table.ColumnHeader textAlign="end">In quarantine</Table.ColumnHeader>
-              <Table.ColumnHeader>Ended</Table.ColumnHeader>
             </Table.Row>
           </Table.Header>
-          <Table.Body>
+          <Table.Body display={{ base: "block", md: "table-row-group" }}>
             {answer.history.map((line) => (
-              <Table.Row key={`${line.run_id}/${line.map_index}`}>
-                <Table.Cell>
+              <Table.Row
+                borderBottomWidth={{ base: "1px", md: "0" }}
+                display={{ base: "grid", md: "table-row" }}
+                gridTemplateColumns="minmax(0, 1fr) max-content"
+                key={`${line.run_id}/${line.map_index}`}
+                py={{ base: 2, md: 0 }}
+              >
+                <PhoneCell>
                   <StateWords state={line.state} />
-                </Table.Cell>
-                <Table.Cell maxWidth="22rem" minWidth="12rem" overflowWrap="anywhere">
+                </PhoneCell>
+                <PhoneCell whiteSpace="nowrap">{time(line.ended)}</PhoneCell>
+                <PhoneCell gridColumn="1 / -1" maxWidth="26rem" overflowWrap="anywhere">
+                  {line.failure ? <Plain most={REASON}>{sentenceOf(line.failure.sentence)}</Plain> : (line.outcome ?? UNKNOWN)}
+                  <Trial line={line} />
+                </PhoneCell>
+                <PhoneCell gridColumn="1 / -1" maxWidth="22rem" minWidth={{ md: "12rem" }} overflowWrap="anywhere">
                   {line.run_id === run && line.map_index === answer.line.map_index ? (
                     <b>
                       <Plain most={NAME}>{line.run_id}</Plain>
@@ -300,16 +317,11 @@ function History({ answer, dag, task, run }: { answer: SliceRun; dag: string; ta
                       <Plain most={NAME}>{line.run_id}</Plain>
                     </PageLink>
                   )}
-                </Table.Cell>
-                <Table.Cell>
-                  {line.outcome ?? "–"}
-                  <Trial line={line} />
-                </Table.Cell>
-                <Table.Cell textAlign="end">{line.published_version ?? "–"}</Table.Cell>
-                <Table.Cell textAlign="end">{count(line.counts.succeeded)}</Table.Cell>
-                <Table.Cell textAlign="end">{count(line.counts.resumed)}</Table.Cell>
-                <Table.Cell textAlign="end">{count(line.counts.quarantined)}</Table.Cell>
-                <Table.Cell whiteSpace="nowrap">{time(line.ended)}</Table.Cell>
+                </PhoneCell>
+                <Number>{line.published_version ?? UNKNOWN}</Number>
+                <Number>{count(line.counts.succeeded)}</Number>
+                <Number>{count(line.counts.resumed)}</Number>
+                <Number>{count(line.counts.quarantined)}</Number>
               </Table.Row>
             ))}
           </Table.Body>
@@ -317,6 +329,26 @@ function History({ answer, dag, task, run }: { answer: SliceRun; dag: string; ta
       </Box>
       {answer.tries.length > 1 ? <Tries tries={answer.tries} /> : null}
     </Section>
+  );
+}
+
+function PhoneCell(props: Table.CellProps) {
+  return (
+    <Table.Cell
+      borderBottomWidth={{ base: "0", md: "1px" }}
+      display={{ base: "block", md: "table-cell" }}
+      px={{ base: 0, md: 2 }}
+      py={{ base: 1, md: 2 }}
+      {...props}
+    />
+  );
+}
+
+function Number({ children }: { children: ReactNode }) {
+  return (
+    <Table.Cell hideBelow="md" textAlign="end">
+      {children}
+    </Table.Cell>
   );
 }
 

@@ -18,7 +18,7 @@ export function Bars({ bars }: { bars: Bar[] }) {
     <Grid alignItems="center" columnGap={3} fontSize="sm" rowGap={1} templateColumns="minmax(4rem, max-content) 1fr max-content">
       {bars.map(({ name, share, words }) => (
         <Fragment key={name}>
-          <Text maxWidth={{ base: "7rem", md: "16rem" }} truncate>
+          <Text maxWidth={{ base: "9rem", md: "24rem" }} overflowWrap="anywhere">
             <Plain most={NAME}>{name}</Plain>
           </Text>
           <Box bg="#0072B2" borderRadius="2px" height="14px" width={`${100 * share}%`} />

@@ -9,6 +9,8 @@ import { Note } from "./basics";
 
 interface Props {
   name: string;
+  /** Of the button that opens it; the same, unless it is given. */
+  opener?: string;
   children: ReactNode;
   /** Does it; returns what to say then. */
   act: () => Promise<ReactNode>;
@@ -21,7 +23,7 @@ interface Props {
   title?: string;
 }
 
-export function Confirm({ name, children, act, disabled, canAct = true, onOpenChange, title, ...props }: Props) {
+export function Confirm({ name, opener = name, children, act, disabled, canAct = true, onOpenChange, title, ...props }: Props) {
   const [isOwnOpen, setOpen] = useState(false);
   const isOpen = props.isOpen ?? isOwnOpen;
   const [isBusy, setBusy] = useState(false);
@@ -52,7 +54,7 @@ export function Confirm({ name, children, act, disabled, canAct = true, onOpenCh
     <Dialog.Root onOpenChange={({ open: isNow }) => open(isNow)} open={isOpen}>
       <Dialog.Trigger asChild>
         <Button disabled={disabled} size="sm" title={title} variant="outline">
-          {name}
+          {opener}
         </Button>
       </Dialog.Trigger>
       <Portal>

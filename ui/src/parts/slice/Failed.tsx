@@ -88,7 +88,7 @@ function More({ title, lines }: { title: string; lines: string[] }) {
       <Box as="summary" cursor="pointer">
         <Plain>{title}</Plain>
       </Box>
-      <Box as="pre" bg="bg" fontSize="xs" maxHeight="18rem" mt={2} overflow="auto" p={3} tabIndex={0} whiteSpace="pre-wrap">
+      <Box as="pre" bg="bg" fontSize="xs" maxHeight="18rem" mt={2} overflowWrap="anywhere" overflowY="auto" p={3} tabIndex={0} whiteSpace="pre-wrap">
         <Plain>{lines.join("\n")}</Plain>
       </Box>
     </Box>

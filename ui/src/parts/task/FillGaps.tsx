@@ -77,7 +77,7 @@ export function FillGaps({ dag, task, slices, settings, dates, missing, asked, o
   const before = usualCost(slices.values(), settings);
   const runs = Array.isArray(plan) ? plan.map((run) => nameOf(run, dates)) : [];
   return (
-    <Confirm act={fill} canAct={runs.length > 0} name={`Fill ${keys.length} missing`} isOpen={asked !== null} onOpenChange={(isOpen) => onAsk(isOpen ? missing : null)}>
+    <Confirm act={fill} canAct={runs.length > 0} name={nameFor(keys)} opener={nameFor(missing)} isOpen={asked !== null} onOpenChange={(isOpen) => onAsk(isOpen ? missing : null)}>
       {plan === null ? (
         <Waiting />
       ) : !Array.isArray(plan) ? (
@@ -100,6 +100,10 @@ export function FillGaps({ dag, task, slices, settings, dates, missing, asked, o
       )}
     </Confirm>
   );
+}
+
+function nameFor(keys: string[]): string {
+  return `Fill ${keys.length} missing`;
 }
 
 /** The slice of a run; of one that the page does not know, its date. */

@@ -51,6 +51,7 @@ from airflow_provider_raydatallm.processor.request.answers.parser import AnswerP
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.sizing.checks import check_request
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
+from airflow_provider_raydatallm.processor.sizing.model_work import ModelWork, read_model_work
 from airflow_provider_raydatallm.processor.sizing.plan_lines import Line, plan_lines
 from airflow_provider_raydatallm.processor.slice_report import published_report
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
@@ -217,13 +218,19 @@ class VersionBuild:
                 if self._is_superseded():
                     raise NumberTakenError(f"another run published {self.folders.table.url} meanwhile")
                 if meter is None:
-                    meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing)
+                    meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing, self._model_work())
                     reporter.latest = meter.progress
                 run = _Run(self, lease, cluster, meter, reporter)
                 try:
                     return run.stage(run.infer(state), keep_days)
                 except CorruptFileError as e:
                     self.checkpoint.keep_damaged_file(e.name, e)
+
+    def _model_work(self) -> ModelWork | None:
+        engine = self.inference.engine if self.inference is not None else None
+        if engine is None or engine.sizes is None:  # another's GPUs, or none
+            return None
+        return read_model_work(self.job.model_source, engine.engine_kwargs)
 
     def _commit(self, lease: Lease, staged: StagedVersion, known: ColumnAgreement | None = None) -> Report:
         """:param known: the table's columns, if this run has just staged it."""

@@ -104,7 +104,11 @@ def _check_fp8(run: RunFacts) -> Iterator[Advice]:
     if gpu is None or seconds is None or not run.could_use_fp8:
         return
     if gpu > _GPU_FULL_PERCENT and seconds >= _MIN_SECONDS:
-        evidence = f"the GPUs were busy {gpu:.0f}% of {seconds:,.0f} s, with weights that are not quantized"
+        share = run.utilisation.flops_share
+        at = f" at {share:.0f}% of their peak" if share is not None else ""
+        evidence = (
+            f"the GPUs were busy {gpu:.0f}% of {seconds:,.0f} s{at}, with weights that are not quantized"
+        )
         change = "set quantization to 'fp8' in engine.kwargs, after a trial (source.max_rows) whose answers "
         change += "you compare"
         yield Advice(code="fp8_would_help", evidence=evidence, change=change)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -20,11 +22,14 @@ from airflow_provider_raydatallm.contract.result.report import (
     Seconds,
     StartupSeconds,
     Throughput,
+    Utilisation,
     WorkerShare,
 )
 from airflow_provider_raydatallm.contract.result.row_errors import INVALID_OUTPUT, TRUNCATED_ANSWER
 from airflow_provider_raydatallm.processor.metrics.history import RunHistory
 from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSample, NodeUsage
+from airflow_provider_raydatallm.processor.sizing.cards import card_of
+from airflow_provider_raydatallm.processor.sizing.model_work import ModelWork
 
 #: Window of recent rates: longer than a batch takes, short enough to show a change.
 RECENT_SECONDS = 300.0
@@ -36,6 +41,7 @@ _SUMMARY = pa.struct(
     [
         ("rows", pa.int64()), ("failed", pa.int64()), ("invalid", pa.int64()),
         *((name, pa.int64()) for name in _SHOWN),
+        ("computed", pa.float64()), ("context", pa.float64()),
         ("worker", pa.string()), ("gpus", pa.string()),
         ("first_request", pa.float64()), ("last_row", pa.float64()), ("schema", pa.binary()),
     ]
@@ -53,12 +59,23 @@ def summarize_group(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> pa.T
     values = [
         rows.num_rows, failed.num_rows, _count_invalid(failed),
         *(_sum(c, answers, rows, failed) for c in _SHOWN.values()),
+        *_work_of(answers),
         answers.column("worker")[0].as_py(), answers.column("gpus")[0].as_py(),
         pc.min(entered).as_py(), pc.max(answers.column("finished_at")).as_py(),
         fields.serialize().to_pybytes() if rows.num_rows else None,
     ]  # fmt: skip
     summary = dict(zip((f.name for f in _SUMMARY), values, strict=True))
     return pa.Table.from_struct_array(pa.array([summary], _SUMMARY))
+
+
+def _work_of(answers: pa.Table) -> tuple[float | None, float | None]:
+    """Returns how many tokens the engine computed, and the tokens before each of them, summed: the last token
+    of an answer is sampled, and not computed. None where a row's tokens are unknown."""
+    names = ("input_tokens", "cached_tokens", "output_tokens")
+    prompts, cached, sampled = (answers.column(name).to_numpy().astype(float) for name in names)
+    ends = prompts + np.maximum(sampled - 1, 0)
+    computed, context = (ends - cached).sum(), ((ends**2 - cached**2) / 2).sum()
+    return (None, None) if np.isnan(computed) else (float(computed), float(context))
 
 
 def _sum(counter: Counter, answers: pa.Table, rows: pa.Table, failed: pa.Table) -> int | None:
@@ -104,13 +121,14 @@ class WriterUpdate(NamedTuple):
 
 
 class Meter:
-    """Aggregates the `WriterUpdate`s of a run; `resumed_rows` were finished before it.
+    """Aggregates the `WriterUpdate`s of a run; `resumed_rows` were finished before it. `work`: of its model,
+    where that is known.
 
     `failed_rows`: rows of the slice that have failed so far, including those to be retried, and
     `invalid_rows`: those of them whose answers lack their shape; set by the caller.
     """
 
-    def __init__(self, planned_rows: int, resumed_rows: int) -> None:
+    def __init__(self, planned_rows: int, resumed_rows: int, work: ModelWork | None = None) -> None:
         self.planned_rows = planned_rows
         self.resumed_rows = resumed_rows
         self.failed_rows = self.invalid_rows = 0
@@ -129,6 +147,9 @@ class Meter:
         self._rows_before_requests = 0
         self._node_usage = NodeUsage(self._history)
         self._held_gpus: set[str] = set()
+        self._work = work
+        #: Of all rows; None once those of a row are unknown.
+        self._operations: float | None = 0.0 if work is not None else None
 
     def add(self, update: WriterUpdate) -> None:
         self._node_usage.add(update.samples)
@@ -151,6 +172,13 @@ class Meter:
             if group["worker"] is not None and entered is not None:
                 work = self._work_by_worker.setdefault(group["worker"], _Work())
                 work.add(entered, finished, group["rows"] + group["failed"])
+            if self._work is not None and self._operations is not None:
+                computed, sampled, context = group["computed"], group["output_tokens"], group["context"]
+                self._operations = (
+                    None
+                    if computed is None
+                    else self._operations + self._work.operations(computed, sampled, context)
+                )
             if group["gpus"]:
                 self._held_gpus.update(group["gpus"].split(","))
         if self._first_request is not None and self._last_row is not None:
@@ -198,7 +226,7 @@ class Meter:
             "workers": len(busy) or None,
             "busy": _rounded(self.mean_busy),
             "least_busy": _rounded(min(busy)) if busy else None,
-            **self._node_usage.utilisation().model_dump(),
+            **self._utilisation().model_dump(),
         }
 
     @property
@@ -251,13 +279,28 @@ class Meter:
                 output_tokens_per_s=_rate(self._counts.get("output_tokens"), inference_s),
                 tokens_per_s_per_gpu=_rate(self._tokens, (inference_s or 0) * (gpus or 0)),
             ),
-            "utilisation": self._node_usage.utilisation(),
+            "utilisation": self._utilisation(),
             "balance": Balance(
                 workers=len(busy) or None,
                 max_over_mean=_rounded(max(busy) * len(busy) / sum(busy)) if any(busy) else None,
             ),
             **self.details(),
         }
+
+    def _utilisation(self) -> Utilisation:
+        usage = self._node_usage.utilisation()
+        return usage.model_copy(update={"flops_share": self._flops_share})
+
+    @property
+    def _flops_share(self) -> float | None:
+        """Percent of what the GPUs of all workers do at most; None where a card or a row is unknown."""
+        names = [self._node_usage.gpu_names.get(gpu) for gpu in self._held_gpus]
+        cards = [card_of(name) for name in names if name is not None]
+        known = [card for card in cards if card is not None]
+        if not self._operations or self._work is None or not known or len(known) < len(names):
+            return None
+        peak = sum(map(self._work.peak, known))
+        return _rounded(100 * self._operations / peak / (self._inference_s or math.inf))
 
     @property
     def _tokens(self) -> int:

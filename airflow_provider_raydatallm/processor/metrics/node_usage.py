@@ -11,18 +11,20 @@ from typing import Any, NamedTuple
 
 from airflow_provider_raydatallm.contract.result.report import Utilisation
 from airflow_provider_raydatallm.processor.metrics.history import RunHistory
-from airflow_provider_raydatallm.processor.ray_runtime.gpus import nvml_devices
+from airflow_provider_raydatallm.processor.ray_runtime.gpus import device_name, nvml_devices
 
 SAMPLE_SECONDS = 0.5
 
 
 class GpuSample(NamedTuple):
-    """`busy`: percent of the time since the last sample in which the GPU computed; memory in bytes."""
+    """`busy`: percent of the time since the last sample in which the GPU computed; memory in bytes; `name`:
+    what NVML calls the card."""
 
     id: str
     busy: int
     memory: int
     memory_total: int
+    name: str | None = None
 
 
 class NodeSample(NamedTuple):
@@ -61,7 +63,7 @@ class NodeSampler:
     def _sample_gpu(self, id: str, device: Any) -> GpuSample:
         memory = self._nvml.nvmlDeviceGetMemoryInfo(device)
         busy = self._nvml.nvmlDeviceGetUtilizationRates(device).gpu
-        return GpuSample(id, int(busy), int(memory.used), int(memory.total))
+        return GpuSample(id, int(busy), int(memory.used), int(memory.total), device_name(self._nvml, device))
 
 
 class NodeUsage:
@@ -76,6 +78,8 @@ class NodeUsage:
         self._gpu_busy: Counter[int] = Counter()  # GPU samples by percent
         self._gpu_memory_max = 0.0
         self._cpu_sum, self._memory_max, self._samples = 0.0, 0.0, 0
+        #: By id, of GPUs that count.
+        self.gpu_names: dict[str, str] = {}
 
     def add(self, samples: Sequence[NodeSample]) -> None:
         self._pending += samples
@@ -98,6 +102,8 @@ class NodeUsage:
         self._history.add_sample(sample.time, sample.cpu, (gpu.busy for gpu in gpus))
         for gpu in gpus:
             self._gpu_busy[gpu.busy] += 1
+            if gpu.name is not None:
+                self.gpu_names[gpu.id] = gpu.name
             self._gpu_memory_max = max(self._gpu_memory_max, 100 * gpu.memory / gpu.memory_total)
 
     def utilisation(self) -> Utilisation:

@@ -40,6 +40,7 @@ METRICS = {
     "first_row_s": ("llm_first_row_seconds", "Seconds from the run's start to its first finished rows"),
     "workers": ("llm_workers", "Engine workers that have answered"),
     "busy": ("llm_workers_busy_ratio", "Share of time in which a worker had requests, mean"),
+    "flops_share": ("llm_flops_percent", "Percent of what the workers' GPUs compute at most"),
     "least_busy": ("llm_least_busy_worker_ratio", "The same, of the least busy worker"),
 }
 

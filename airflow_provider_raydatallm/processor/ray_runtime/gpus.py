@@ -44,5 +44,10 @@ def nvml_devices() -> tuple[Any, dict[str, Any]]:
     return None, {}
 
 
+def device_name(nvml: Any, device: Any) -> str:
+    """Returns what NVML calls the card, such as "NVIDIA H100 80GB HBM3"."""
+    return _text(nvml.nvmlDeviceGetName(device))
+
+
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value

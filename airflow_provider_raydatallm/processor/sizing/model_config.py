@@ -193,13 +193,36 @@ def _experts(config: Mapping[str, Any]) -> int:
 
 def _parameters(config: Mapping[str, Any], heads: int, kv_heads: int, head_dim: int) -> int:
     """Counts those of a decoder with gated layers, without its experts."""
+    hidden = int(config["hidden_size"])
+    tables = 1 if config.get("tie_word_embeddings") else 2
+    layer = _multiplied(config, heads, kv_heads, head_dim) + 2 * hidden
+    return int(config["num_hidden_layers"]) * layer + tables * int(config["vocab_size"]) * hidden + hidden
+
+
+def _multiplied(config: Mapping[str, Any], heads: int, kv_heads: int, head_dim: int) -> int:
+    """Counts a layer's matrices, without those of its experts."""
     hidden, experts = int(config["hidden_size"]), _experts(config)
     shared = config.get("shared_expert_intermediate_size") or 0
     inner = int(shared if experts else config["intermediate_size"])
     attention = hidden * head_dim * (2 * heads + 2 * kv_heads)
-    tables = 1 if config.get("tie_word_embeddings") else 2
-    layer = attention + 3 * hidden * inner + hidden * experts + 2 * hidden
-    return int(config["num_hidden_layers"]) * layer + tables * int(config["vocab_size"]) * hidden + hidden
+    return attention + 3 * hidden * inner + hidden * experts
+
+
+def layer_parameters(config: Mapping[str, Any]) -> float | None:
+    """Counts the parameters of all layers by which a token is multiplied: of a mixture, those of the experts
+    that it goes through. None where the configuration does not determine it.
+
+    :raises KeyError: for a configuration that is not a decoder's.
+    """
+    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+    head_dim = int(config.get("head_dim") or hidden // heads)
+    all_experts, experts = _expert_parameters(config), _experts(config)
+    if all_experts is None:
+        return None
+    chosen = all_experts * int(config["num_experts_per_tok"]) / experts if experts else 0
+    layers = int(config["num_hidden_layers"])
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    return layers * _multiplied(config, heads, kv_heads, head_dim) + chosen
 
 
 def row_length(engine_kwargs: Mapping[str, Any], model: ModelConfig) -> int:

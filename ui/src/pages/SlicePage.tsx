@@ -243,8 +243,8 @@ function shareOf(rows: number | undefined, planned: number): string | undefined 
   return rows ? percent(rows, planned) : undefined;
 }
 
-function gpuRange(utilisation: Record<string, number | null>): string | undefined {
-  const low = utilisation.gpu_p10;
+function gpuRange({ gpu_p10: low, flops_share: share }: Record<string, number | null>): string | undefined {
+  if (typeof share === "number") return `at ${share.toFixed(0)}% of their peak`;
   return typeof low === "number" ? `${low.toFixed(0)}% in the idlest tenth` : undefined;
 }
 

@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.processor.metrics.meter import (
     summarize_group,
 )
 from airflow_provider_raydatallm.processor.metrics.node_usage import GpuSample, NodeSample
+from airflow_provider_raydatallm.processor.sizing.model_work import ModelWork
 
 
 def group(
@@ -219,3 +220,29 @@ def test_gpus_that_other_jobs_hold_do_not_count() -> None:
     add(meter, group(10, entered=20.0, finished=30.0, gpus="b-0,b-1", worker="v"))
     # a-0: 4 samples of 80; b: 2 of 80 and 2 of 0.
     assert meter.report_sections()["utilisation"].gpu_mean == 60.0
+
+
+def test_work_is_told_as_a_share_of_what_the_cards_do() -> None:
+    def sample(at: float, *names: str | None) -> NodeSample:
+        return NodeSample(
+            at, 50.0, 40.0, tuple(GpuSample(f"g{i}", 98, 40, 80, n) for i, n in enumerate(names))
+        )
+
+    def meter_of(*names: str | None, gpus: str = "g0", tokens: int | None = 10) -> Meter:
+        meter = Meter(100, 0, ModelWork(layers=1e12, head=2e12, attention=0, precision="half"))
+        add(meter, samples=[sample(11.0, *names)])
+        add(meter, group(10, entered=10.0, finished=20.0, gpus=gpus, tokens=tokens))
+        return meter
+
+    # A row computes 10 tokens less 4 cached, and one of 2 sampled: 10 rows in 10 s.
+    share = 100 * (2 * 7e12 + 2 * 4e12) / 989.4e12
+    for meter in (meter_of("NVIDIA H200"), meter_of("NVIDIA H200", "another's")):
+        assert meter.report_sections()["utilisation"].flops_share == pytest.approx(share, abs=0.001)
+        assert meter.progress()["flops_share"] == pytest.approx(share, abs=0.001)
+    two = meter_of("NVIDIA H200", "NVIDIA H200", gpus="g0,g1")
+    assert two.report_sections()["utilisation"].flops_share == pytest.approx(share / 2, abs=0.001)
+    for unknown in (
+        meter_of("a new card"), meter_of(None), meter_of("NVIDIA H200", "a new card", gpus="g0,g1"),
+        meter_of("NVIDIA H200", gpus=""), meter_of("NVIDIA H200", tokens=None),
+    ):  # fmt: skip
+        assert unknown.report_sections()["utilisation"].flops_share is None

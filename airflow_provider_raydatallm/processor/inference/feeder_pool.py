@@ -74,10 +74,12 @@ class FeederPool:
         self._fewest, self._most = feeders
         self._feeders: list[_Feeder] = []
         self._failed_starts = 0
-        #: Whether a feeder died: its rows are missing.
-        self.has_lost = False
+        #: The last death of a feeder: what it held is missing.
+        self.death: Exception | None = None
 
     def __enter__(self) -> FeederPool:
+        for _ in range(self._fewest):  # before tasks that read take their CPUs
+            self._start()
         return self
 
     def __exit__(
@@ -161,7 +163,7 @@ class FeederPool:
 
         ray.kill(feeder.actor)  # Ray may only have lost sight of it
         self._feeders.remove(feeder)
-        self.has_lost = True
+        self.death = error
         if not feeder.is_ready:
             self._failed_starts += 1
             if self._failed_starts >= _MOST_FAILED_STARTS:

@@ -89,9 +89,9 @@ def _row_ids(rows: pa.Table) -> Iterator[tuple[int, int]]:
 
 def run_inference(
     missing: MissingRows, reader: RequestReader, engine: Engine, parser: AnswerParser, writer: RowWriter
-) -> bool:
-    """Answers the missing rows and hands them to the writers. Returns whether some were lost with a process
-    that died: they are missing still."""
+) -> Exception | None:
+    """Answers the missing rows and hands them to the writers. Returns the death of a feeder, if there was
+    one: the rows that it held are missing still."""
     import ray
     from ray.data import DataContext, TaskPoolStrategy
 
@@ -117,10 +117,13 @@ def run_inference(
         return _feed(requests, engine, engine.feeders, deliver)
     for _ in engine.answer_requests(requests, deliver).iter_batches(prefetch_batches=0, **_BLOCKS):
         pass
-    return False
+    return None
 
 
-def _feed(requests: ray.data.Dataset, engine: Engine, feeders: tuple[int, int], deliver: AnswerSink) -> bool:
+def _feed(
+    requests: ray.data.Dataset, engine: Engine, feeders: tuple[int, int], deliver: AnswerSink
+) -> Exception | None:
+    """As `run_inference`."""
     with FeederPool(engine.job, engine.start_for_feeders(), deliver, feeders) as pool:
         bundles = iter(requests.iter_internal_ref_bundles())
         try:
@@ -131,4 +134,4 @@ def _feed(requests: ray.data.Dataset, engine: Engine, feeders: tuple[int, int], 
         finally:
             del bundles  # which ends the reading
         pool.drain()
-        return pool.has_lost
+        return pool.death

@@ -275,18 +275,19 @@ def _answer_until_none_is_lost(run: InferenceRun, writers: FragmentWriters) -> N
     """
     missing, rounds = run.missing, 0
     while len(missing):
-        has_lost = pipeline.run_inference(
+        death = pipeline.run_inference(
             missing, run.reader, run.inference.engine, run.parser, writers.for_tasks()
         )
-        if not has_lost:
+        if death is None:
             return
         writers.flush()
         before, missing = missing.rows, run.still_missing()
+        logger.warning("a feeder died; %d rows are missing, and are answered now: %s", missing.rows, death)
         rounds = rounds + 1 if missing.rows == before else 1
         if rounds >= _MOST_LOST_ROUNDS:
-            raise SliceError(f"feeders died in {rounds} rounds without a finished row", kind="transient")
-        if missing:
-            logger.warning("a feeder died: %d rows are missing, and are answered again", missing.rows)
+            raise SliceError(
+                f"feeders died in {rounds} rounds without a finished row: {death}", kind="transient"
+            ) from death
 
 
 def _sample_lengths(inference: InferencePlan, missing: MissingRows) -> TokenLengthSample:

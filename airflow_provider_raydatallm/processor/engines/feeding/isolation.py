@@ -23,7 +23,6 @@ from airflow_provider_raydatallm.processor.engines.feeding.row import (
     Row,
     RowDispatcher,
     call_table,
-    ids_of,
 )
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Worker, WorkerDiedError
 
@@ -41,7 +40,7 @@ class SuspectFeeder(Feeder):
 
     def _quarantine(self, row: Row) -> None:
         self._deliver_new(
-            ids_of([row]),
+            [row],
             finished_at=[time.time()],
             error_type=[ENGINE_KILLED_BY_ROW],
             error=["the engine died while it answered this request alone, and answers others"],

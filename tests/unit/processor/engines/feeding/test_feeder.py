@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.processor.engines.dedup.coordinator import ADDE
 from airflow_provider_raydatallm.processor.engines.feeding import copies, dispatcher
 from airflow_provider_raydatallm.processor.engines.feeding import feeder as module
 from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder, FeederSetup, _cut
+from airflow_provider_raydatallm.processor.engines.feeding.isolation import SuspectFeeder
 from airflow_provider_raydatallm.processor.engines.feeding.row import Row, RowRequest
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import TokenizedRequest
@@ -86,7 +87,14 @@ class Worker:
 class Desk:
     """A feeder with a worker. Requests are words: "bad" has no tokens, and "postponed" too many."""
 
-    def __init__(self, *, budget: RowBudget | None = None, dedup: Any = None, **fields: Any) -> None:
+    def __init__(
+        self,
+        *,
+        budget: RowBudget | None = None,
+        dedup: Any = None,
+        kind: type[Feeder] = Feeder,
+        **fields: Any,
+    ) -> None:
         self.sink, self.worker = Sink(), Worker()
         self.suspect_keys: set[bytes] = set()
         self.named: list[str] = []
@@ -96,7 +104,7 @@ class Desk:
             "open_tokenizer": lambda: self._tokenize,
             "open_workers": lambda feeder: SimpleNamespace(ready=lambda: [self.worker]),
         }
-        self.feeder = Feeder(
+        self.feeder = kind(
             FeederSetup(
                 slice_job(**fields), deliver=self.sink, budget=budget or RowBudget(50, 10_000),
                 window_rows=100, postpone_over=10, dedup=dedup, **options,
@@ -242,6 +250,15 @@ def test_rows_that_no_worker_answers_make_no_suspects_and_are_left_with_their_tw
     desk.feeder.drain()
     assert desk.sink.texts == {2: "to a"}
     assert (desk.sink.deaths, desk.suspect_keys) == ([], set())
+
+
+def test_row_that_kills_the_engine_alone_fails_and_others_are_answered() -> None:
+    desk = Desk(kind=SuspectFeeder)
+    desk.take("a", "deadly", "b")
+    desk.feeder.drain()
+    assert desk.sink.texts == {0: "to a", 1: None, 2: "to b"}
+    [error] = [answer["error_type"] for answer in desk.sink.answers if answer["__offset"] == 1]
+    assert error == "EngineKilledByRow"
 
 
 @pytest.mark.parametrize(("bound", "value"), [("_MOST_ROWS", 2), ("_MOST_BYTES", 8)])

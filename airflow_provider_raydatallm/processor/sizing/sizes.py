@@ -30,7 +30,7 @@ _BLOCK = 2048
 #: The same for rows with files, which a feeder holds, by the argument that names them: 32 MB of images of
 #: 1 MB each, or 64 MB of recordings of 8 MB.
 MEDIA_BLOCK = {"images": 32, "audio": 8}
-#: Rows that wait in a feeder to be sent, at most: 130 MB where they have 100 tokens. Feeders share a slice's
+#: Rows that wait in a feeder to be sent, at most: 220 MB where they have 100 tokens. Feeders share a slice's
 #: rows, so that those that start first do not take them all.
 _WINDOW_ROWS, _SMALLEST_WINDOW = 200_000, 2048
 #: On an H200 a start with cached compilations took 66 s, an eager one 47 s; eager inference is a third

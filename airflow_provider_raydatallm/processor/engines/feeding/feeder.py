@@ -7,6 +7,7 @@ waits for another. `feeder_pool` brings it blocks.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 import uuid
@@ -320,7 +321,7 @@ def _in_work(row: RowRequest, request: TokenizedRequest, media: Sequence[Medium]
         row.unit,
         row.offset,
         tokens=np.asarray(request.tokens, np.int32),
-        params=request.params,
+        params=sys.intern(request.params),  # mostly one for all rows
         adapter=request.adapter,
         max_tokens=request.max_tokens,
         media=media,

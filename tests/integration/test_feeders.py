@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
+from airflow_provider_raydatallm.exceptions import RayLLMJobError
 from tests.support.engine_processes import processes
 from tests.support.paths import ROOT
 from tests.support.slices import Ask, fragments, rows_in
@@ -82,3 +83,16 @@ def test_rows_that_a_feeder_held_when_it_died_are_answered_in_the_same_run(
     check(result, tmp_path)
     answered = (tmp_path / "out.answered").read_text().split()
     assert answered.count("20") == ROWS * 9 // 10 // (2 if deduplicate else 1)  # none of them again
+
+
+@pytest.mark.long
+def test_feeders_that_die_again_and_again_end_the_run(
+    ask: Ask, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / "deadly.py").write_text("import os\ndef check(row):\n    os._exit(3)\n")
+    (tmp_path / "out.gate").touch()
+    asked["code_paths"].append(f"{tmp_path}/deadly.py")
+    with pytest.raises(RayLLMJobError, match="feeders died in 4 rounds without a finished row") as error:
+        ask(**asked, postprocess="deadly:check")
+    assert count(tmp_path, "workers") == 1
+    assert error.value.kind == "transient"

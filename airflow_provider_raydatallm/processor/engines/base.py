@@ -154,7 +154,7 @@ class Engine(ABC):
         return None
 
     def start_for_feeders(self, *, alone: bool = False) -> OpenFeeder:
-        """Starts, unless it runs. Returns what opens a feeder.
+        """Starts, unless it runs: then the feeders before are gone. Returns what opens a feeder.
 
         :param alone: whether there is one, which never changes.
         """

@@ -74,6 +74,8 @@ class HttpEngine(Engine):
     def start_for_feeders(self, *, alone: bool = False) -> OpenFeeder:
         if self._feeding is None:
             self._feeding = self._start_feeding(alone)
+        else:
+            self._dedup.forget_claims()
         return partial(_open_feeder, self._feeding, self._spent, self._numbers)
 
     def _start_feeding(self, alone: bool) -> Callable[..., FeederSetup]:

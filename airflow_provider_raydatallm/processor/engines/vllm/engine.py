@@ -137,6 +137,8 @@ class VllmEngine(VllmEngineBase):
     def start_for_feeders(self, *, alone: bool = False) -> OpenFeeder:
         if self._feeding is None:
             self._feeding = self._start_feeding(alone)
+        else:
+            self._dedup.forget_claims()
         return partial(_open_feeder, SuspectFeeder if self._isolates else Feeder, self._feeding)
 
     def _start_feeding(self, alone: bool) -> Callable[..., FeederSetup]:

@@ -29,7 +29,8 @@ class AfterTheStart(StubWorkers):
         import ray
 
         opens = super().start_for_feeders(alone=alone)
-        ray.get(list(self._starting))
+        assert self._workers is not None
+        ray.get([worker._ready for worker in self._workers._workers])
         _take_cpus(but=self.workers[1] * self.cpus_per_worker)
         _crowded.set()
         return opens

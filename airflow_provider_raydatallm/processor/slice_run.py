@@ -36,7 +36,7 @@ from airflow_provider_raydatallm.processor.input.survey import first_values, sur
 from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, diagnose_run
-from airflow_provider_raydatallm.processor.publish.slice_checks import find_published, refuse_another_task
+from airflow_provider_raydatallm.processor.publish.slice_checks import find_published
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
 from airflow_provider_raydatallm.processor.request.answers.output_schema import structured_outputs
@@ -159,7 +159,7 @@ def _decide(
 ) -> T | Report:
     folders = SliceFolders.open(job.paths)
     progress({"step": "plan"})
-    refuse_another_task(job, own_task())
+    version_policy.refuse_another_task(job, own_task())
     # If a newer version appears later, a run that this one waited for made it.
     last_seen_version = Commits.list(folders.metadata).highest
     inspect = partial(inspect_slice, job, folders, last_seen_version, progress=progress)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Literal
 
 from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint, changes_since, fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.contract.slice_paths import SliceAddress
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.publish.published import answers_same_question, needs_rerun
@@ -18,9 +21,11 @@ from airflow_provider_raydatallm.processor.publish.slice_checks import (
 )
 from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, asked_before
+from airflow_provider_raydatallm.processor.store.marks import names_task
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
-from airflow_provider_raydatallm.processor.store.versions import Version, task_name
+from airflow_provider_raydatallm.processor.store.versions import Version, newest_version, task_name
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +37,44 @@ Mode = Literal["new", "rebuild", "forced", "extend", "retry", "republish"]
 
 #: Modes that take over published rows.
 _CARRY_OVER: tuple[Mode, ...] = ("extend", "retry", "republish")
+#: Slices that are looked at for what a table's rows answer.
+_MOST_SLICES = 20
+
+
+def refuse_another_task(job: SliceJob, task: Mapping[str, str] | None) -> None:
+    """A task that was copied with its output_path would publish among the rows of the first one.
+
+    :param task: the Airflow task that the job is of, if any.
+    :raises SliceError: when the table names other tasks, which ask something else, unless it may be replaced.
+    """
+    of_table = job.table_paths
+    if task is None or job.rerun.on_config_change == "recompute":
+        return
+    if names_task(Store(of_table.staging), task) is not False:
+        return
+    for metadata in islice(_metadata_of_slices(job.address), _MOST_SLICES):
+        if (version := newest_version(metadata)) is None:
+            continue
+        before = asked_before(metadata, version.plan)
+        if before is not None and (changes := changes_since(before, job)):
+            raise SliceError(
+                f"{of_table.table} is the table of {version.task_name or 'another task'}, which asks "
+                f"something else: {', '.join(changes)}",
+                kind="input",
+                advice=(
+                    f"Give {task_name(task)} an output_path of its own",
+                    "If it takes that table over, set rerun.on_config_change='recompute' for its first run",
+                ),
+            )
+        return
+
+
+def _metadata_of_slices(of: SliceAddress) -> Iterator[Store]:
+    """Yields the folders of the slice, and of the table's others, the last key first."""
+    yield Store(of.paths.metadata)
+    if not of.has_tables_for_slices:
+        keys = [key for key in Store(of.table_paths.metadata).names() if not key.startswith("_")]
+        yield from (Store(f"{of.table_paths.metadata}/{key}") for key in sorted(keys, reverse=True))
 
 
 def report_if_current(

@@ -4,23 +4,18 @@ whether what is there is this slice's. Neither Arrow nor Ray is imported, for th
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import islice
 
-from airflow_provider_raydatallm.contract.fingerprint import changes_since
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.contract.slice_paths import SliceAddress
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.reconcile import reconcile
 from airflow_provider_raydatallm.processor.sinks.base import DamagedVersionError
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
-from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.checkpoint import asked_before
-from airflow_provider_raydatallm.processor.store.marks import names_task
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
-from airflow_provider_raydatallm.processor.store.versions import Commits, Version, task_name
+from airflow_provider_raydatallm.processor.store.versions import Commits, Version
 
 logger = logging.getLogger(__name__)
 
@@ -29,8 +24,6 @@ _RENAMED = (
     "To keep the names, give the task a slice_key that formats its date as before, and to use the new ones, "
     "another output_path (see 'Names of slices after an upgrade' in docs/versions.md)"
 )
-#: Slices that are looked at for what a table's rows answer.
-_MOST_SLICES = 20
 
 
 def check_shown(folders: SliceFolders) -> None:
@@ -117,42 +110,6 @@ def refuse_other_instant(job: SliceJob, version: Version) -> None:
                 *renamed,
             ),
         )
-
-
-def refuse_another_task(job: SliceJob, task: Mapping[str, str] | None) -> None:
-    """A task that was copied with its output_path would publish among the rows of the first one.
-
-    :param task: the Airflow task that the job is of, if any.
-    :raises SliceError: when the table names other tasks, which ask something else, unless it may be replaced.
-    """
-    of_table = job.table_paths
-    if task is None or job.rerun.on_config_change == "recompute":
-        return
-    if names_task(Store(of_table.staging), task) is not False:
-        return
-    for metadata in islice(_metadata_of_slices(job.address), _MOST_SLICES):
-        if (version := versions.newest_version(metadata)) is None:
-            continue
-        before = asked_before(metadata, version.plan)
-        if before is not None and (changes := changes_since(before, job)):
-            raise SliceError(
-                f"{of_table.table} is the table of {version.task_name or 'another task'}, which asks "
-                f"something else: {', '.join(changes)}",
-                kind="input",
-                advice=(
-                    f"Give {task_name(task)} an output_path of its own",
-                    "If it takes that table over, set rerun.on_config_change='recompute' for its first run",
-                ),
-            )
-        return
-
-
-def _metadata_of_slices(of: SliceAddress) -> Iterator[Store]:
-    """Yields the folders of the slice, and of the table's others, the last key first."""
-    yield Store(of.paths.metadata)
-    if not of.has_tables_for_slices:
-        keys = [key for key in Store(of.table_paths.metadata).names() if not key.startswith("_")]
-        yield from (Store(f"{of.table_paths.metadata}/{key}") for key in sorted(keys, reverse=True))
 
 
 def refuse_another_name(of: SliceAddress, instant: str | None, other_keys: Iterable[str]) -> None:

@@ -44,6 +44,7 @@ from airflow_provider_raydatallm.processor.request.answers.parser import AnswerP
 from airflow_provider_raydatallm.processor.request.answers.parsers import open_parser
 from airflow_provider_raydatallm.processor.request.conversation import check_conversation_column
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
+from airflow_provider_raydatallm.processor.root_error import starting
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.column_agreement import table_metadata
@@ -364,7 +365,9 @@ def _request_builder(job: SliceJob, plan: Plan, adapters: SliceAdapters) -> Requ
 def _plan_inference(
     job: SliceJob, plan: Plan, shape: AnswerParser, builder: RequestBuilder, adapters: SliceAdapters
 ) -> InferencePlan:
-    engine = load_engine(job)(job, plan.rows)
+    engine_class = load_engine(job)
+    with starting():
+        engine = engine_class(job, plan.rows)
     if adapters.by_name:
         engine.use_adapters(list(adapters.by_name.values()))
     return InferencePlan(job, plan, builder, engine, shape)

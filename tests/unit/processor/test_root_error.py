@@ -12,7 +12,7 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayT
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.processor.ray_runtime import driver
-from airflow_provider_raydatallm.processor.root_error import root_error
+from airflow_provider_raydatallm.processor.root_error import root_error, starting
 from tests.support.paths import FAILURES
 
 
@@ -70,6 +70,21 @@ def test_last_lines_of_the_users_code_follow() -> None:
     ]
     # Lines of Ray and vLLM mean nothing to the user.
     assert root_error(raised("vllm_max_model_len.txt")).frames == ()
+
+
+def test_error_of_an_engine_that_got_no_row_yet_is_told_whatever_hides_rows() -> None:
+    failure = root_error(raised("engine_init_error.txt"))
+    assert failure.before_rows
+    assert "before any row was asked" in failure.advice[0]
+    assert failure.without_row_texts().message == failure.message
+    with pytest.raises(ValueError, match="no licence") as of_driver, starting():
+        raise ValueError("no licence")
+    assert root_error(of_driver.value).without_row_texts().sentence == "ValueError: no licence"
+    for asked in (raised("engine_call_error.txt"), ValueError(str(raised("engine_init_error.txt")))):
+        assert not root_error(asked).before_rows
+    with pytest.raises(RayTaskError) as of_others, starting():
+        raise raised("engine_call_error.txt")
+    assert not root_error(of_others.value).before_rows
 
 
 @pytest.mark.parametrize(("log", "kind", "root"), [

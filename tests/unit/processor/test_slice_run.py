@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.log.progress_text import result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
@@ -31,6 +32,7 @@ from airflow_provider_raydatallm.processor.slice_run import run_slice
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
 from tests.support.slice_files import answers, metadata, newest, parts
+from tests.support.stub_engine import StubEngine
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +61,23 @@ def test_finished_slice_is_a_no_op(job: SliceJob) -> None:
     assert cluster.answered == 0
     assert current_report(job) == report
     assert finished_report(job) == report.model_copy(update={"outcome": "unchanged"})
+
+
+class Broken(StubEngine):
+    def __init__(self, job: SliceJob, rows: int) -> None:
+        raise RuntimeError("the licence server is away")
+
+
+def test_engine_that_cannot_be_made_says_why_and_where_whatever_hides_rows(
+    job: SliceJob, tmp_path: Path
+) -> None:
+    with pytest.raises(RuntimeError):
+        run(changed(job, engine=f"{__name__}:{Broken.__name__}"))
+    failure = Failure.parse(json.loads((metadata(job) / "progress.json").read_text())["failure"])
+    hidden = failure.without_row_texts()
+    assert hidden.sentence == "RuntimeError: the licence server is away"
+    assert "test_slice_run.py" in hidden.frames[-1]
+    assert hidden.advice
 
 
 def test_lease_that_a_dead_publisher_left_is_removed_by_the_next_run(job: SliceJob) -> None:

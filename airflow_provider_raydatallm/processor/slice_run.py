@@ -32,7 +32,7 @@ from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster,
 from airflow_provider_raydatallm.processor.input.listing import list_input, short_hash
 from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.input.survey import first_values, survey_input
+from airflow_provider_raydatallm.processor.input.survey import Survey, first_values, survey_input
 from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, diagnose_run
@@ -239,6 +239,8 @@ def inspect_slice(
         survey = survey_input(job, listing, known)
         plan = survey.base
     shape = open_parser(job, _load_function(job.postprocess), plan.columns)
+    if survey is not None and survey.has_rows:
+        _check_request_columns(job, survey, adapters)
     builder = _request_builder(job, plan, adapters) if plan.units or (survey and survey.has_rows) else None
     if survey is not None:
         plan = survey.plan(builder.columns if builder is not None else None)
@@ -330,6 +332,18 @@ def _without_columns(job: SliceJob, folders: SliceFolders) -> SliceError:
     )
 
 
+def _check_request_columns(job: SliceJob, survey: Survey, adapters: SliceAdapters) -> None:
+    """:raises SliceError: when the request names columns that the files lack. Those of the table's other
+    slices are null here, and no request may read that."""
+    try:
+        _request_builder(job, survey.own, adapters)
+    except SliceError as e:
+        if (column := e.failure.place.column) in survey.only_in_table:
+            advice = f"Other slices of the table have {column!r}: if the input renamed it, rename it back"
+            raise SliceError.of(replace(e.failure, advice=(*e.failure.advice, advice))) from e
+        raise
+
+
 def _request_builder(job: SliceJob, plan: Plan, adapters: SliceAdapters) -> RequestBuilder:
     """:param plan: tells the input's columns.
     :raises SliceError: when the request names columns that the input does not have, or that hold something
@@ -384,7 +398,7 @@ def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | N
     if reference is None:
         return None
     module, _, name = reference.partition(":")
-    with loading(repr(reference), advice="Ship its code with code_paths"):
+    with loading(repr(reference), module):
         value = importlib.import_module(module)
         for part in name.split("."):
             value = getattr(value, part)

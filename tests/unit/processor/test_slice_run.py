@@ -366,6 +366,28 @@ def test_what_cannot_work_is_refused_before_a_cluster_is_asked(
     assert not Path(job.slice_path).exists()
 
 
+@pytest.mark.parametrize(("module", "code", "advice", "line"), [
+    ("not_shipped", None, "Ship its code with code_paths", None),
+    ("lacks_package", "\nimport nltkx.tokenize", "Install 'nltkx' on the cluster's nodes", 2),
+    ("lacks_part", "import json.parts", "The cluster has another version of 'json'", 1),
+    ("raises", "x = 1 / 0", "Fix what its code does when it is imported", 1),
+    ("lacks_name", "", "Check the name", None),
+])  # fmt: skip
+def test_code_that_cannot_be_loaded_has_its_line_and_what_to_do(
+    job: SliceJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    module: str, code: str | None, advice: str, line: int | None,
+) -> None:  # fmt: skip
+    monkeypatch.syspath_prepend(tmp_path)
+    if code is not None:
+        (tmp_path / f"{module}.py").write_text(code)
+    with pytest.raises(SliceError) as raised:
+        run(changed(job, prompt=None, preprocess=f"{module}:f"))
+    failure = raised.value.failure
+    assert failure.advice[0].startswith(advice)
+    frames = () if line is None else (f"at {tmp_path}/{module}.py:{line}",)
+    assert failure.without_row_texts().frames == frames
+
+
 @pytest.mark.parametrize("field", ["output_path", "publish__metadata_path", "publish__quarantine_path"])
 def test_output_inside_the_input_is_refused(job: SliceJob, field: str) -> None:
     with pytest.raises(SliceError, match=rf"{job.input_path}out.* lies inside the input"):

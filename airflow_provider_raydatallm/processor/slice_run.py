@@ -35,7 +35,7 @@ from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import Survey, first_values, survey_input
 from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
-from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, diagnose_run
+from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, diagnose_run, is_recorded
 from airflow_provider_raydatallm.processor.publish.slice_checks import find_published
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
@@ -145,6 +145,8 @@ def _decide_and_act(
 
 def _leave_failure(job: SliceJob, error: BaseException) -> None:
     """Leaves why the run failed in the table's metadata, unless its progress says so already."""
+    if is_recorded(error):
+        return
     try:
         leave_failure(job.address, diagnose_run(error, job), own_task())
     except Exception as e:

@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 _EXPORT_SECONDS = 5.0
 _EXPORTS_PER_WRITE = 2
 
+#: Attribute of an error whose record the progress file has.
+_RECORDED = "is_recorded"
+
 ProgressCallback = Callable[[dict[str, Any]], None]
 
 
@@ -66,7 +69,9 @@ class ProgressReporter:
                 self._progress = {**self._progress, **self.latest()}
             failure = diagnose_run(error, self._job, _counts(self._progress))
             self._progress = {**self._progress, "step": "failed", "failure": failure.to_json()}
-            self._try(self._write)
+            if self._try(self._write):
+                with contextlib.suppress(Exception):
+                    setattr(error, _RECORDED, True)
 
     def report(
         self, progress: dict[str, Any], log_every_s: float = 0.0, details: dict[str, Any] | None = None
@@ -102,13 +107,21 @@ class ProgressReporter:
         progress = {**self._details, **self._progress}
         write_progress(self._store, self._lease, self._job.slice_key, own_task(), progress)
 
-    def _try(self, action: Callable[[], None]) -> None:
+    def _try(self, action: Callable[[], None]) -> bool:
+        """Returns whether it succeeded."""
         try:
             action()
+            return True
         except Exception as e:
             if action.__name__ not in self._warned:
                 self._warned.add(action.__name__)
                 logger.warning("could not report progress: %s", e)
+            return False
+
+
+def is_recorded(error: BaseException) -> bool:
+    """Whether the progress file says already why, and when, the run failed."""
+    return getattr(error, _RECORDED, False) is True
 
 
 def diagnose_run(error: BaseException, job: SliceJob, counts: Mapping[str, int] | None = None) -> Failure:

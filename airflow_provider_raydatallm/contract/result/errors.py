@@ -78,7 +78,7 @@ class StorageError(SliceError):
         super().__init__(
             f"cannot {what} {path}: {why}",
             kind="input" if os.strerror(errno.ENAMETOOLONG) in why else "transient",
-            advice="Fix that and run the slice again: its finished rows are kept",
+            advice="Fix that and run the slice again",
         )
 
 

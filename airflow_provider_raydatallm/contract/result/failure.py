@@ -34,6 +34,9 @@ Code = Literal["", "too_many_failed"]
 #: Kinds after which no retry can succeed.
 FINAL: frozenset[Kind] = frozenset({"input", "model", "cluster", "connection"})
 
+#: Advice where a run that failed has finished rows.
+KEPT = "Finished rows are kept, and a retry continues with the rest"
+
 #: Most characters of a text, by field, and most texts.
 _CHARACTERS = {
     "sentence": 2000, "advice": 1000, "cause": 4000, "row_texts": 1000, "log": 1000, "log_of": 100,

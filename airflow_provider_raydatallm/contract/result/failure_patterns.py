@@ -109,15 +109,15 @@ _DEATHS = (
     _Pattern("engine",
         r"exit code (?:137|-9)\b|Failed core proc\(s\): \{[^}\n]{0,40}: -9\}",
         "It was killed: by its node when that ran out of memory, as `dmesg` there says, or by a person or a "
-        "platform. A retry continues with the rest"),
+        "platform. A retry can succeed"),
     _Pattern("engine",
         r"node has died|node was terminated|NodeDiedError|LocalRayletDiedError|preempted",
-        "The cluster lost a node: a retry continues with the rest"),
+        "The cluster lost a node: a retry can succeed"),
     _Pattern("engine",
         r"actor (?:has )?died|actor is dead|ActorDiedError|RayActorError|ActorUnavailableError"
         r"|EngineDeadError|EngineCore encountered an issue|Engine core initialization failed"
         r"|WorkerCrashedError|[Ww]orker (?:process has )?died|exit code (?:13[0-9]|-\d+)\b",
-        "A process of the job died; its last output is in the job's log. A retry continues with the rest"),
+        "A process of the job died; its last output is in the job's log. A retry can succeed"),
 )
 # fmt: on
 

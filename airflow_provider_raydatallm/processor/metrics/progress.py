@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.result.failure import KEPT, Failure
 from airflow_provider_raydatallm.contract.result.failure_patterns import naming_model
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.metrics import prometheus
@@ -128,7 +128,9 @@ def diagnose_run(error: BaseException, job: SliceJob, counts: Mapping[str, int] 
     """Returns the record of what ended a run. The error carries it from then on: whoever reports it need not
     read the log again."""
     failure = naming_model(root_error(error, process_log), job.model_source)
-    failure = replace(failure, counts=counts or failure.counts)
+    counts = counts or failure.counts
+    is_kept = counts.get("finished", 0) > 0 and failure.can_retry and KEPT not in failure.advice
+    failure = replace(failure, counts=counts, advice=(*failure.advice, *[KEPT] * is_kept))
     with contextlib.suppress(Exception):
         error.failure, error.log = failure, None  # type: ignore[attr-defined]
     return failure

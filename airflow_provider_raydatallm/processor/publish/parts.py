@@ -305,7 +305,7 @@ class _ParquetFile:
             raise SliceError(
                 f"cannot write {self._path}: {e.strerror or e}",
                 kind="transient",
-                advice="Free space there (or set TMPDIR) and run the slice again: its finished rows are kept",
+                advice="Free space there (or set TMPDIR) and run the slice again",
             ) from e
 
     def __exit__(self, kind: Any, *rest: object) -> None:

@@ -289,20 +289,20 @@ def test_reason_of_a_failed_serve_deployment_is_read_from_its_workers_log() -> N
 
 
 def test_log_of_a_process_on_a_busy_node_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: list[Any] = [ConnectionError(), "", "it broke"]
+    answers: list[Any] = [ConnectionError(), "", ":job_id:01000000\n:actor_name:Worker\nit broke\n"]
 
     def get_log(**asked: Any) -> Iterator[str]:
-        answer = answers.pop(0)
+        answer = answers.pop(0) if asked["suffix"] == "out" else ":job_id:01000000\nFatal: no such file\n"
         if isinstance(answer, Exception):
             raise answer
         return iter([answer])
 
-    def not_moved(**process: Any) -> dict[str, str]:
+    def not_moved(suffix: str, **process: Any) -> dict[str, str]:
         raise FileNotFoundError
 
     monkeypatch.setattr("ray.util.state.get_log", get_log)
     monkeypatch.setattr(driver, "_moved_log", not_moved)
     monkeypatch.setattr(driver.time, "sleep", lambda seconds: None)
-    assert driver.process_log(node_id="n", pid=1) == "it broke"
+    assert driver.process_log(node_id="n", pid=1) == "it broke\nFatal: no such file\n"
     answers[:] = [ConnectionError()] * 9
     assert driver.process_log(node_id="n", pid=1) == ""

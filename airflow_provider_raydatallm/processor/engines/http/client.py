@@ -66,7 +66,6 @@ _FEW_TOKENS = 16
 _STALL_SHARE = 0.9
 #: Between two warnings that say why rows wait.
 _WARN_EVERY_S = 60.0
-_KEPT = "The answered rows are kept, and a retry continues with the others"
 
 
 class _LimitedError(SliceError):
@@ -76,11 +75,8 @@ class _LimitedError(SliceError):
         super().__init__(
             f"{refusal.message}, and to every row for {limit_s:g} s",
             kind="transient",
-            advice=(
-                _KEPT,
-                "Have the endpoint's limit raised, lower engine.requests_per_minute, or raise limits.stall "
-                "to wait longer",
-            ),
+            advice="Have the endpoint's limit raised, lower engine.requests_per_minute, or raise "
+            "limits.stall to wait longer",
             row_texts=(refusal.quoted,),
         )
         self.refusal = str(refusal)
@@ -167,10 +163,7 @@ class EndpointClient:
                 raise error.of_all or SliceError(
                     f"{error.message}, in each of {tries} tries",
                     kind="transient",
-                    advice=(
-                        _KEPT,
-                        "Check that the endpoint of engine.url runs, and that the cluster's nodes reach it",
-                    ),
+                    advice="Check that the endpoint of engine.url runs, and that the cluster's nodes reach it",
                     row_texts=(error.quoted,),
                 )
 

@@ -29,7 +29,7 @@ from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceAdapters, read_adapters
 from airflow_provider_raydatallm.processor.engines.load_engine import load_engine
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, RayCluster
-from airflow_provider_raydatallm.processor.input.listing import list_input, short_hash
+from airflow_provider_raydatallm.processor.input.listing import Listing, list_input, short_hash
 from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import Survey, first_values, survey_input
@@ -250,7 +250,7 @@ def inspect_slice(
         _plan_inference(job, plan, shape, builder, adapters) if builder is not None and plan.rows else None
     )
     if not plan.rows and job.source.on_empty != "publish":
-        return None, _report_empty(job, plan, version, base)
+        return None, _report_empty(job, listing, plan, version, base)
     if not plan.columns:
         raise _without_columns(job, folders)
     build = VersionBuild(
@@ -290,13 +290,14 @@ def _acquire_lease(
     )
 
 
-def _report_empty(job: SliceJob, plan: Plan, version: Version | None, base: int) -> Report:
+def _report_empty(job: SliceJob, listing: Listing, plan: Plan, version: Version | None, base: int) -> Report:
     """
     :param version: what is published; None when that is damaged, too.
     :param base: its number; 0 when there is none.
     """
     if job.source.on_empty == "fail":
-        matches = f"{plan.files} file(s) without a row of it" if plan.files else "no file that holds anything"
+        empty = f"{len(listing.files):,} file(s), of 0 bytes each" if listing.files else "no file"
+        matches = f"{plan.files:,} file(s) without a row of it" if plan.files else empty
         first: tuple[str, ...] = ()
         where = f" where {job.source.column} is {job.slice_key!r}" if job.source.column else ""
         if plan.slice_filter is not None:

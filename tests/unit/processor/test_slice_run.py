@@ -247,8 +247,11 @@ def test_empty_slice_follows_the_policy(job: SliceJob, tmp_path: Path) -> None:
     nothing = changed(job, input_path=f"{tmp_path}/nowhere/")
     with pytest.raises(SliceError, match="matches no file"):
         run(nothing)
-    with pytest.raises(SliceError, match=r"no file that holds anything where day is '2026-01-31'\. Check"):
+    with pytest.raises(SliceError, match=r"matches no file where day is '2026-01-31'\. Check"):
         run(changed(nothing, source__column="day"))
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(SliceError, match=r"matches 1 file\(s\), of 0 bytes each\. Check"):
+        run(changed(nothing, input_path=f"{tmp_path}/*.csv"))
     skipped = run(changed(nothing, source__on_empty="skip"))
     assert (skipped.outcome, skipped.counts.planned) == ("empty", 0)
     assert not Path(job.slice_path).exists()

@@ -76,7 +76,7 @@ class StorageError(SliceError):
 
     def __init__(self, what: str, path: str, why: str) -> None:
         super().__init__(
-            f"cannot {what} {path}: {why}",
+            f"{why.removesuffix('.')}: cannot {what} {path}",
             kind="input" if os.strerror(errno.ENAMETOOLONG) in why else "transient",
             advice="Fix that and run the slice again",
         )

@@ -303,7 +303,7 @@ class _ParquetFile:
             self._writer.write_table(table)
         except OSError as e:
             raise SliceError(
-                f"cannot write {self._path}: {e.strerror or e}",
+                f"{e.strerror or e}: cannot write {self._path}",
                 kind="transient",
                 advice="Free space there (or set TMPDIR) and run the slice again",
             ) from e

@@ -151,7 +151,7 @@ def test_engine_that_was_killed_is_said_to_be_killed_and_no_setting_is_blamed(be
     died = SliceError("the engine died 3 times", kind="engine", log={"pid": 7})
     failure = root_error(died, lambda *, pid: log)
     assert failure.kind == "engine"
-    assert failure.sentence == "the engine died 3 times: EngineCore_DP0 was ended by SIGKILL (exit code -9)"
+    assert failure.sentence == "the engine died 3 times: EngineCore_DP0 was killed by SIGKILL (exit code -9)"
     assert failure.log[-1] == log.splitlines()[-1]
     assert "engine." not in failure.text
     start = RuntimeError(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, cast, get_args
 
-from airflow_provider_raydatallm.contract.log.plain_text import plain_text
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text, short_paths
 from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
 
 Kind = Literal[
@@ -33,6 +33,9 @@ Kind = Literal[
 Code = Literal["", "too_many_failed"]
 #: Kinds after which no retry can succeed.
 FINAL: frozenset[Kind] = frozenset({"input", "model", "cluster", "connection"})
+
+#: Advice where a run that failed has finished rows.
+KEPT = "Finished rows are kept, and a retry continues with the rest"
 
 #: Most characters of a text, by field, and most texts.
 _CHARACTERS = {
@@ -82,6 +85,7 @@ class Failure:
     :param log_of: whose log that is; "": the Ray job's, or a process's of it.
     :param frames: last lines of the user's own code on the way to the root error.
     :param code: which failure it is, where a program acts on it; "": any other.
+    :param before_rows: whether no row was asked yet, so that the words of others quote none.
     """
 
     kind: Kind
@@ -95,6 +99,7 @@ class Failure:
     log_of: str = ""
     frames: tuple[str, ...] = ()
     code: Code = ""
+    before_rows: bool = False
 
     def __post_init__(self) -> None:
         for name, characters in _CHARACTERS.items():
@@ -132,6 +137,8 @@ class Failure:
     def without_row_texts(self) -> Failure:
         """Returns it without what may quote a row: for messages and for other systems. Of the user's own code
         it says which line it is."""
+        if self.before_rows:
+            return replace(self, row_texts=(), log=(), log_of="")
         lines = tuple(match[0] for frame in self.frames if (match := _FILE_AND_LINE.match(frame)))
         return replace(
             self, sentence=self._own_sentence(), cause="", row_texts=(), log=(), log_of="", frames=lines
@@ -160,7 +167,7 @@ class Failure:
         failure, is_shortest = self, False
         while True:
             values = ((n, list(v) if isinstance(v, tuple) else v) for n, v in asdict(failure).items())
-            value: dict[str, Any] = {n: v for n, v in values if v not in ("", [], {})}
+            value: dict[str, Any] = {n: v for n, v in values if v not in ("", [], {}, False)}
             value["place"] = {name: at for name, at in value["place"].items() if at is not None}
             if not value["place"]:
                 del value["place"]
@@ -207,6 +214,7 @@ class Failure:
             place=Place(**dict(_known_places(place, clean))) if isinstance(place, Mapping) else Place(),
             counts=dict(_whole_numbers(counts)) if isinstance(counts, Mapping) else {},
             code=cast("Code", code) if code in get_args(Code) else "",
+            before_rows=known.get("before_rows") is True,
             **texts,
         )
 
@@ -243,6 +251,6 @@ def _safe(text: str, characters: int, *, lines: bool = False) -> str:
     joint = "\n" if lines else " "
     text = joint.join(filter(None, map(str.rstrip if lines else str.strip, text.splitlines())))
     # Cut twice: a secret may stand where the first cut is, and a key has several lines.
-    masked = without_secrets(text.lstrip()[: 4 * characters])
+    masked = without_secrets(short_paths(text.lstrip())[: 4 * characters])
     safe = "\n".join(map(plain_text, masked.split("\n"))).strip()
     return safe if len(safe) <= characters else f"{safe[: characters - 4]} ..."

@@ -64,8 +64,12 @@ def leave_failure(
     task: Mapping[str, str] | None = None,
     is_over: Callable[[LeaseHolder], bool] = lambda holder: False,
 ) -> None:
+<<<<<<< HEAD
     """Leaves why a run failed, unless its progress says so, or another run is at work, or the table names
     other tasks and not this one: for readers of the table.
+=======
+    """Leaves why a run failed, and when, unless another run is at work: for readers of the table.
+>>>>>>> reasons
 
     :param is_over: as of `Lease.acquire`.
     :raises SliceError: when a folder belongs to another table, or the newest commit cannot be read; then
@@ -77,13 +81,10 @@ def leave_failure(
         return  # of a task that publishes nothing here
     if (version := versions.newest_version(folders.metadata)) is not None:
         folders.check_table(version)
-    record = failure.to_json()
-    if (read_progress(folders) or {}).get("failure") == record:
-        return
     lease = lease_to_tidy(folders, of.slice_key, is_over)
     if lease is not None:
         with contextlib.closing(lease):
-            progress = {"step": "failed", "failure": record}
+            progress = {"step": "failed", "failure": failure.to_json()}
             write_progress(folders.metadata, lease, of.slice_key, task, progress)
 
 

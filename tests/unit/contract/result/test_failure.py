@@ -165,6 +165,24 @@ def test_for_other_systems_no_text_may_quote_a_row() -> None:
     assert in_both.without_row_texts().text == "worker 2 died: KeyError"
 
 
+def test_before_a_row_was_asked_only_what_rows_hold_and_the_jobs_log_are_hidden() -> None:
+    early = replace(WHOLE, before_rows=True)
+    assert early.without_row_texts() == replace(early, row_texts=(), log=(), log_of="")
+    assert Failure.parse(early.to_json()) == early
+
+
+@pytest.mark.parametrize("folder", ["py_modules_files/_ray_pkg_0a1b", "working_dir_files/s3_bucket_code"])
+def test_code_that_came_with_the_job_is_named_as_its_author_knows_it(folder: str) -> None:
+    path = f"/tmp/ray/session_2026-01-01_1/runtime_resources/{folder}/mine/engine.py"
+    failure = Failure(
+        "transient", f"{path} fails", cause=f'File "{path}", line 7\nx', frames=(f"at {path}:7 in f: g()",),
+        place=Place(file=path), log=(f"{path}:7: it fails",),
+    )  # fmt: skip
+    assert "/tmp" not in json.dumps(failure.to_json())
+    assert (failure.frames, failure.place.file) == (("at mine/engine.py:7 in f: g()",), "mine/engine.py")
+    assert failure.without_row_texts().frames == ("at mine/engine.py:7",)
+
+
 def test_what_no_retry_can_fix() -> None:
     assert {"input", "model", "cluster", "connection"} == FINAL
     assert not WHOLE.can_retry

@@ -108,6 +108,7 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damage
             f"{version.fingerprint}, now {fingerprint(job)}): {what} changed",
             kind="input",
             advice=f"Set rerun.on_config_change='recompute' to replace it{cost}",
+            code="published",
         )
     if not same_input and job.rerun.on_input_change == "fail":
         published = version.body["input"]
@@ -117,6 +118,7 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damage
             f"{len(listing.files)})",
             kind="input",
             advice="Set rerun.on_input_change='recompute' to replace it, or 'extend' to add what is new",
+            code="published",
         )
     if same_answers and not same_input and job.rerun.on_input_change == "extend":
         return "extend"

@@ -29,8 +29,9 @@ Kind = Literal[
     "timeout",  # the task's execution_timeout has passed
     "transient",  # anything else
 ]
-#: What a program tells apart among failures of a kind. `too_many_failed`: more than `quality.max_quarantine`.
-Code = Literal["", "too_many_failed"]
+#: What a program tells apart among failures of a kind. `too_many_failed`: more than `quality.max_quarantine`;
+#: `published`: what an earlier run published is there, and not what this one asks for.
+Code = Literal["", "too_many_failed", "published"]
 #: Kinds after which no retry can succeed.
 FINAL: frozenset[Kind] = frozenset({"input", "model", "cluster", "connection"})
 

@@ -159,6 +159,7 @@ def _decide(
 ) -> T | Report:
     folders = SliceFolders.open(job.paths)
     progress({"step": "plan"})
+    version_policy.refuse_another_task(job, own_task())
     # If a newer version appears later, a run that this one waited for made it.
     last_seen_version = Commits.list(folders.metadata).highest
     inspect = partial(inspect_slice, job, folders, last_seen_version, progress=progress)

@@ -22,6 +22,7 @@ from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.file_names import PROGRESS
 from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseHolder, LeaseLostError
 from airflow_provider_raydatallm.processor.store.leftovers import lease_to_tidy
+from airflow_provider_raydatallm.processor.store.marks import names_task
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
@@ -64,8 +65,8 @@ def leave_failure(
     task: Mapping[str, str] | None = None,
     is_over: Callable[[LeaseHolder], bool] = lambda holder: False,
 ) -> None:
-    """Leaves why a run failed, unless its progress says so, or another run is at work: for readers of the
-    table.
+    """Leaves why a run failed, unless its progress says so, or another run is at work, or the table names
+    other tasks and not this one: for readers of the table.
 
     :param is_over: as of `Lease.acquire`.
     :raises SliceError: when a folder belongs to another table, or the newest commit cannot be read; then
@@ -73,6 +74,8 @@ def leave_failure(
     """
     check_folders(of)
     folders = SliceFolders.open(of.paths)
+    if task is not None and names_task(Store(of.table_paths.staging), task) is False:
+        return  # of a task that publishes nothing here
     if (version := versions.newest_version(folders.metadata)) is not None:
         folders.check_table(version)
     record = failure.to_json()

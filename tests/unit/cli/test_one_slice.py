@@ -95,7 +95,8 @@ def test_failed_slice_has_its_reason_everywhere(job: SliceJob, capsys: Out) -> N
     for command in ("show", "status"):
         assert main([command, job.output_path, DAY]) == 1
         text = capsys.readouterr().out
-        assert text.startswith("nothing is published\nthe run failed at ")
+        assert text.startswith("the run failed at ")
+        assert text.endswith("nothing is published\n")
         for part in (
             "it begins with fail",
             "Advice: Or raise quality.max_quarantine",
@@ -171,8 +172,9 @@ def test_published_slice_whose_next_run_failed_has_both(job: SliceJob, capsys: O
     assert "published, failed again" in line
     assert "failed: 5 of 5 rows failed" in line
     text = say(capsys, "show", job.output_path, DAY)
-    assert text.startswith("published: 4 rows")
-    assert "the run failed at" in text
+    assert text.startswith("the run failed at")
+    assert "\npublished: 4 rows" in text
+    assert ", 1 in quarantine (ValueError 1)" in text
 
 
 def test_staged_version_is_seen_before_it_is_committed(job: SliceJob, capsys: Out) -> None:

@@ -32,6 +32,9 @@ logger = logging.getLogger(__name__)
 _EXPORT_SECONDS = 5.0
 _EXPORTS_PER_WRITE = 2
 
+#: What of `Meter.progress` a `Failure` counts, by its words for it.
+_COUNTS = {"planned": "planned", "rows": "finished", "failed": "failed", "invalid_output": "invalid_output"}
+
 ProgressCallback = Callable[[dict[str, Any]], None]
 
 
@@ -65,7 +68,8 @@ class ProgressReporter:
             if self.latest is not None:
                 self._progress = {**self._progress, **self.latest()}
             failure = diagnose_run(error, self._job, _counts(self._progress))
-            self._progress = {**self._progress, "step": "failed", "failure": failure.to_json()}
+            counts = {key: failure.counts[name] for key, name in _COUNTS.items() if name in failure.counts}
+            self._progress = {**self._progress, **counts, "step": "failed", "failure": failure.to_json()}
             self._try(self._write)
 
     def report(
@@ -113,15 +117,16 @@ class ProgressReporter:
 
 def diagnose_run(error: BaseException, job: SliceJob, counts: Mapping[str, int] | None = None) -> Failure:
     """Returns the record of what ended a run. The error carries it from then on: whoever reports it need not
-    read the log again."""
+    read the log again.
+
+    :param counts: as far as the run's progress knows, unless the error counts rows itself.
+    """
     failure = naming_model(root_error(error, process_log), job.model_source)
-    failure = replace(failure, counts=counts or failure.counts)
+    failure = replace(failure, counts=failure.counts or counts or {})
     with contextlib.suppress(Exception):
         error.failure, error.log = failure, None  # type: ignore[attr-defined]
     return failure
 
 
 def _counts(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Of `Meter.progress`, in the words of a `Failure`."""
-    names = {"planned": "planned", "rows": "finished", "failed": "failed", "invalid_output": "invalid_output"}
-    return {name: progress[key] for key, name in names.items() if progress.get(key) is not None}
+    return {name: progress[key] for key, name in _COUNTS.items() if progress.get(key) is not None}

@@ -54,9 +54,9 @@ class UpstreamTask(BaseModel):
 
 
 class Reason(BaseModel):
-    """What else tells why a run failed whose task left no record in Airflow.
+    """What else tells why a run failed of which Airflow has no record, or that something stopped.
 
-    :param failure: as the table's metadata have it.
+    :param failure: as the table's metadata have it, where Airflow has no record.
     :param is_marked: whether a person marked it, or its run, as failed.
     :param marked_by: who, where the user may read Airflow's audit log.
     """

@@ -128,14 +128,16 @@ def get_task_run(
 def get_reason(
     dag_id: str, task_id: Name, run_id: Name, map_index: MapIndex, session: SessionDep, user: GetUserDep
 ) -> Reason:
-    """Why a run failed whose task left no record in Airflow: by the audit log, and by the slice's folder."""
+    """Why a run failed of which Airflow has no record, or that something stopped: by the audit log, and by
+    the slice's folder."""
     run = _find(session, dag_id, task_id, run_id, map_index)
-    if run.failure is not None or run.task_state not in failures.AFTER_FAILURE:
+    is_told = run.failure is not None and run.failure.kind != "stopped"
+    if is_told or run.task_state not in failures.AFTER_FAILURE:
         return Reason()
     task = (dag_id, task_id, run_id, map_index)
     owner = index.read_xcom(session, *task, OWNER_KEY)
     job = None
-    if isinstance(owner, dict) and owner.get("try_number") == run.line.try_number:
+    if run.failure is None and isinstance(owner, dict) and owner.get("try_number") == run.line.try_number:
         job = owner.get("submission_id")
     mark = find_mark(session, *task) if run.task_state == "failed" else None
     by = mark if mark and may_read_audit_log(user, dag_id) else None

@@ -31,7 +31,7 @@ export interface UpstreamTask {
   map_index: number;
 }
 
-/** What else tells why a run failed whose task left no record in Airflow. */
+/** What else tells why a run failed of which Airflow has no record, or that something stopped. */
 export interface Reason {
   /** As the table's metadata have it. */
   failure: FailureStory | null;

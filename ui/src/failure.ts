@@ -13,7 +13,7 @@ const FIRST: Record<string, string> = {
 };
 
 const OWN_CODE = "Where your own code failed, change it first: a run of the same fails again.";
-const UPSTREAM = "Run the tasks first that failed before it: it cannot run while they have not succeeded.";
+const UPSTREAM = "Have the tasks before it succeed first: clear those that failed with what is downstream of them.";
 
 const TOO_MANY = "Change what made the rows fail, ask for them once more, or accept that they are missing.";
 

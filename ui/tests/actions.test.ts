@@ -78,7 +78,7 @@ describe("a failure", () => {
   it("of one's own code, and of tasks before it, needs a change", () => {
     const ofCode = { ...failure("transient"), frames: ["at f.py:1 in f: raise"] };
     expect(first(ofCode)).toContain("your own code");
-    expect(changeFirst({ failure: null, upstream: [] })).toContain("tasks first that failed before it");
+    expect(changeFirst({ failure: null, upstream: [] })).toContain("the tasks before it succeed first");
   });
   it("is a person's mark, where nothing else ended the run", () => {
     const marked = (found: FailureLine | null, by: string | null = "eve"): Reason => ({ failure: found as Reason["failure"], is_marked: true, marked_by: by });

@@ -31,8 +31,9 @@ class StopRequested(BaseException):
 
     failure = Failure(
         "stopped",
-        "the job was told to stop, by somebody or by its cluster",
-        advice=("A retry continues with the rest",),
+        "the job was told to stop: its task, or its run, was marked or cleared, or somebody else, or its "
+        "cluster, stopped it",
+        advice=("Finished rows are kept: the slice's next run goes on with the rest",),
     )
 
 

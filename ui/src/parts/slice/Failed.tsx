@@ -4,7 +4,7 @@ import { Box, Heading, List, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 
 import type { FailureStory, Reason, RunWithoutSlice, SliceLine } from "../../api";
-import { countWords, failureOf, markedWords, placeWords, sentenceOf } from "../../failure";
+import { changeFirst, countWords, failureOf, markedWords, placeWords, sentenceOf } from "../../failure";
 import { PageLink, Plain } from "../basics";
 import { DidNotRun } from "../Why";
 
@@ -22,10 +22,8 @@ interface Props {
 export function Failed({ dag, line, own, reason, log }: Props) {
   if (line.upstream !== null) {
     return (
-      <Alert title="This task did not run">
-        <Text>
-          <DidNotRun dag={dag} run={line.run_id} upstream={line.upstream} />
-        </Text>
+      <Alert title={<DidNotRun dag={dag} run={line.run_id} upstream={line.upstream} />}>
+        <Text>{changeFirst(line)}</Text>
       </Alert>
     );
   }

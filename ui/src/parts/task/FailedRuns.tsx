@@ -35,7 +35,7 @@ export function FailedRuns({ dag, task, runs }: { dag: string; task: string; run
               </PageLink>
             </PhoneCell>
             <PhoneCell whiteSpace="nowrap">{time(run.at)}</PhoneCell>
-            <PhoneCell gridColumn="1 / -1" overflowWrap="anywhere">
+            <PhoneCell gridColumn="1 / -1" overflowWrap="anywhere" width={{ md: "75%" }}>
               <Why advises dag={dag} run={run} task={task} />
             </PhoneCell>
           </PhoneRow>

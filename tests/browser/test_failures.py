@@ -213,7 +213,7 @@ def test_mark_by_hand_is_the_reason_with_who_made_it_and_what_is_kept(page: Page
     stored(page)
     page.goto(f"{PATH}/runs/marked/-1")
     alert = page.get_by_role("alert")
-    expect(alert).to_contain_text("eve marked it as failed. Its 65 finished rows are kept.")
+    expect(alert).to_contain_text("eve marked this run as failed. Its 65 finished rows are kept.")
     expect(alert.get_by_role("link", name="The task's log")).to_be_visible()
     take(page, "failure-marked")
 
@@ -245,7 +245,7 @@ def test_why_slices_failed_can_be_read_on_a_phone(page: Page) -> None:
     page.get_by_role("button", name="more").first.click()
     failed = page.get_by_role("heading", name="Failed: 8").locator("xpath=ancestor::section[1]")
     expect(failed).to_contain_text("It did not run, because fetch failed before it.")
-    expect(failed).to_contain_text("eve marked it as failed.")
+    expect(failed).to_contain_text("eve marked this run as failed.")
     words = failed.inner_text()
     days = ["before", "2026-03-10", "2026-03-09", "2026-03-05", "2026-03-04", "2026-03-01"]
     assert [words.index(day) for day in days] == sorted(words.index(day) for day in days)

@@ -48,7 +48,7 @@ export function markedWords(failure: FailureLine | null, reason: Reason | null):
   if (!reason?.is_marked || !lacksReason(failureOf(failure, reason))) return null;
   const finished = failureOf(failure, reason)?.counts.finished ?? 0;
   const kept = finished > 0 ? ` Its ${count(finished)} finished rows are kept.` : "";
-  return `${reason.marked_by ?? "Somebody"} marked it as failed.${kept}`;
+  return `${reason.marked_by ?? "Somebody"} marked this run as failed.${kept}`;
 }
 
 /** Whether what an earlier run published is there, and not what this one asks for. */

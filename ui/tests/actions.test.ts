@@ -83,9 +83,9 @@ describe("a failure", () => {
   it("is a person's mark, where nothing else ended the run", () => {
     const marked = (found: FailureLine | null, by: string | null = "eve"): Reason => ({ failure: found as Reason["failure"], is_marked: true, marked_by: by });
     const stopped = { ...failure("stopped"), counts: { planned: 195, finished: 1065 } };
-    expect(markedWords(null, marked(stopped))).toBe("eve marked it as failed. Its 1,065 finished rows are kept.");
-    expect(markedWords(stopped, marked(null, null))).toBe("Somebody marked it as failed. Its 1,065 finished rows are kept.");
-    expect(markedWords(null, marked(null))).toBe("eve marked it as failed.");
+    expect(markedWords(null, marked(stopped))).toBe("eve marked this run as failed. Its 1,065 finished rows are kept.");
+    expect(markedWords(stopped, marked(null, null))).toBe("Somebody marked this run as failed. Its 1,065 finished rows are kept.");
+    expect(markedWords(null, marked(null))).toBe("eve marked this run as failed.");
     for (const other of [marked(failure("engine")), { ...marked(null), is_marked: false }, null]) expect(markedWords(null, other)).toBe(null);
   });
   it.each([

@@ -279,6 +279,22 @@ def test_mark_by_hand_names_who_made_it(
     assert (found["is_marked"], found["marked_by"]) == (is_mark, None)
 
 
+def test_mark_is_also_told_where_the_task_only_knows_that_it_was_stopped(
+    client_of: ClientOf, database: sessionmaker[Session]
+) -> None:
+    stopped = Failure("stopped", "Airflow stopped the task").to_json()
+    extra = json.dumps({"new_state": "failed"})
+    log = {"dag_id": "customers", "task_id": "why", "event": "patch_task_instance", "owner": "eve"}
+    with database() as session:
+        for run_id, failure in (("stopped", stopped), ("broken", BAD_ROW.to_json())):
+            write_runs(session, "customers", "why", [Run("s", "failed", run_id, entry=None, failure=failure)])
+            marked = {**log, "run_id": run_id, "extra": extra, "dttm": BEGIN + DAY}
+            session.execute(insert(Log.__table__), [marked])
+        session.commit()
+    found = {run: get(client_of("ann"), f"{TASK}/runs/{run}/-1/reason") for run in ("stopped", "broken")}
+    assert {run: reason["marked_by"] for run, reason in found.items()} == {"stopped": "eve", "broken": None}
+
+
 def test_task_that_did_not_run_names_the_tasks_that_failed_before_it(
     client_of: ClientOf, database: sessionmaker[Session]
 ) -> None:

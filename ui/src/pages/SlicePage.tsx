@@ -4,7 +4,7 @@ import { Box, Flex, Heading, HStack, Link, Table, Text } from "@chakra-ui/react"
 import { type ReactNode, useMemo } from "react";
 
 import { paths, type Settings, type SliceLine, type SliceRun, type Stored, type TaskRun, type Try } from "../api";
-import { failureOf, sentenceOf } from "../failure";
+import { failureOf, markedWords, sentenceOf } from "../failure";
 import { compact, cost, count, money, percent, rate, span, time, UNKNOWN } from "../format";
 import { Actions } from "../parts/slice/Actions";
 import {
@@ -105,7 +105,7 @@ export function SlicePage({ dag, task, run, map }: Props) {
           {settings?.show_samples && answer.line.published_version !== null ? (
             <Samples path={path} quarantined={answer.line.counts.quarantined ?? 0} />
           ) : null}
-          <History answer={answer} dag={dag} task={task} />
+          <History answer={answer} dag={dag} marked={markedWords(answer.failure, reason)} task={task} />
         </>
       )}
     </>
@@ -319,7 +319,15 @@ function Advice({ line, stored }: { line: SliceLine; stored: Stored | null }) {
 const REASON = 300;
 
 /** On a phone: what happened, when and why, one below the other; a run's own page has its figures. */
-function History({ answer, dag, task }: { answer: SliceRun; dag: string; task: string }) {
+interface HistoryProps {
+  answer: SliceRun;
+  dag: string;
+  /** That a person marked this run. */
+  marked: string | null;
+  task: string;
+}
+
+function History({ answer, dag, marked, task }: HistoryProps) {
   const isThis = ({ run_id, map_index }: SliceLine) => run_id === answer.line.run_id && map_index === answer.line.map_index;
   const history = answer.history.map((line) => (isThis(line) ? answer.line : line));
   return (
@@ -347,6 +355,8 @@ function History({ answer, dag, task }: { answer: SliceRun; dag: string; task: s
             <PhoneCell gridColumn="1 / -1" maxWidth="26rem" overflowWrap="anywhere">
               {line.upstream ? (
                 <DidNotRun dag={dag} run={line.run_id} upstream={line.upstream} />
+              ) : isThis(line) && marked !== null ? (
+                <Plain>{marked}</Plain>
               ) : line.failure ? (
                 <Plain most={REASON}>{sentenceOf(line.failure.sentence)}</Plain>
               ) : (

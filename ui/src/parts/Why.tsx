@@ -3,7 +3,7 @@
 import { Text } from "@chakra-ui/react";
 
 import type { Reason, UpstreamTask } from "../api";
-import { paths } from "../api";
+import { callInTurn, paths } from "../api";
 import { failureOf, lacksReason, markedWords, NO_REASON, sentenceOf } from "../failure";
 import type { Failing } from "../failures";
 import { taskInstancePath } from "../route";
@@ -42,7 +42,8 @@ export function Why({ dag, task, run, advises = false }: Props) {
 /** What else tells why a run failed; null while it is asked. */
 export function useReason(dag: string, task: string, run: Failing | null): Reason | null {
   const isAsked = run !== null && run.has_slice && run.upstream === null && lacksReason(run.failure);
-  const { value, error } = useData<Reason>(isAsked ? `${paths.run(dag, task, run.run_id, run.map_index)}/reason` : null);
+  const path = isAsked ? `${paths.run(dag, task, run.run_id, run.map_index)}/reason` : null;
+  const { value, error } = useData<Reason>(path, null, callInTurn);
   return isAsked && error === null ? value : NOTHING;
 }
 

@@ -183,6 +183,28 @@ def test_run_without_a_record_is_not_said_to_be_killed(page: Page) -> None:
     expect(page.get_by_text("killed")).to_have_count(0)
 
 
+def test_reason_that_only_the_table_has_is_the_page_s_too(page: Page) -> None:
+    """What its API reads of the table, tests of the API say."""
+    answer_for_airflow(page)
+    stored(page)
+    failure = {"log_of": "", "code": "", "cause": "", "log": [], "frames": [], **BAD_ROW.to_json()}
+    told = {"failure": failure, "is_marked": False, "marked_by": None}
+    page.route("**/no-record/-1/reason", lambda route: route.fulfill(json=told))
+    page.goto(f"{PATH}/runs/no-record/-1")
+    alert = page.get_by_role("alert")
+    for words in (
+        BAD_ROW.sentence,
+        *BAD_ROW.advice,
+        "row 7, column age",
+        "62 answered + 3 failed + 130 left",
+    ):
+        expect(alert).to_contain_text(words)
+    expect(page.get_by_role("button", name="Clear the task after the change")).to_be_visible()
+    page.goto(PATH)
+    page.get_by_role("button", name="more").first.click()
+    expect(page.get_by_role("row", name="2026-03-05")).to_contain_text(BAD_ROW.sentence)
+
+
 def test_run_that_airflow_tries_again_says_why_the_last_try_failed(page: Page) -> None:
     page.goto(f"{PATH}/runs/again/-1")
     expect(page.get_by_role("alert")).to_contain_text(f"{MEMORY.sentence}.")

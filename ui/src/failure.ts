@@ -1,7 +1,8 @@
 // What a failure says beside its sentence: where it was, how far the run had come, and what to change. Pure.
 
-import type { FailureLine, FailureStory, Reason, SliceLine } from "./api";
+import type { FailureLine, FailureStory, Reason, SliceLine, UpstreamTask } from "./api";
 import { count } from "./format";
+import { listed } from "./text";
 
 /** Of kinds that no rerun alone can fix: what has to change before one. */
 const FIRST: Record<string, string> = {
@@ -49,6 +50,11 @@ export function markedWords(failure: FailureLine | null, reason: Reason | null):
   const finished = failureOf(failure, reason)?.counts.finished ?? 0;
   const kept = finished > 0 ? ` Its ${count(finished)} finished rows are kept.` : "";
   return `${reason.marked_by ?? "Somebody"} marked this run as failed.${kept}`;
+}
+
+/** Which tasks failed before one that therefore did not run. */
+export function upstreamWords(upstream: UpstreamTask[]): string {
+  return `did not run, because ${listed(upstream.map(({ task_id }) => task_id)) || "a task before it"} failed`;
 }
 
 /** Whether what an earlier run published is there, and not what this one asks for. */

@@ -2,7 +2,7 @@ import { describe, expect, it } from "vitest";
 
 import { actionsFor, clearOf, lacking, usualCost } from "../src/actions";
 import type { FailureLine, Reason } from "../src/api";
-import { changeFirst, countWords, markedWords, placeWords, sentenceOf } from "../src/failure";
+import { changeFirst, countWords, markedWords, placeWords, sentenceOf, upstreamWords } from "../src/failure";
 import { slice } from "./calendar.test";
 
 const names = (...given: Parameters<typeof slice>) => actionsFor(slice(...given)).map((action) => action.name);
@@ -79,6 +79,8 @@ describe("a failure", () => {
     const ofCode = { ...failure("transient"), frames: ["at f.py:1 in f: raise"] };
     expect(first(ofCode)).toContain("your own code");
     expect(changeFirst({ failure: null, upstream: [] })).toContain("the tasks before it succeed first");
+    expect(upstreamWords([{ task_id: "a", map_index: -1 }, { task_id: "b", map_index: 0 }])).toBe("did not run, because a, b failed");
+    expect(upstreamWords([])).toBe("did not run, because a task before it failed");
   });
   it("is a person's mark, where nothing else ended the run", () => {
     const marked = (found: FailureLine | null, by: string | null = "eve"): Reason => ({ failure: found as Reason["failure"], is_marked: true, marked_by: by });

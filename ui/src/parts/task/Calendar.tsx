@@ -8,6 +8,7 @@ import type { RunWithoutSlice, SliceLine } from "../../api";
 import {
   type Block, blocksOf, type Cell, cellsOf, dayNumber, gridOf, hourNumber, type Grid as Kind, namesOf, splitByGrid,
 } from "../../calendar";
+import { upstreamWords } from "../../failure";
 import { count } from "../../format";
 import { pathOf, taskInstancePath } from "../../route";
 import { type CellState, colorsOf, LOOKS, ORDER } from "../../states";
@@ -167,9 +168,11 @@ function stateOf({ slice, run }: Cell): CellState {
 }
 
 function describe({ key, slice, run }: Cell): string {
-  const state = LOOKS[stateOf({ key, slice, run })].words + (run ? "; its task has not come to the slice" : "");
+  const hasBegun = !run || run.upstream !== null;
+  const state = LOOKS[stateOf({ key, slice, run })].words + (hasBegun ? "" : "; its task has not come to the slice");
   const name = shortName(key);
-  const reason = (slice ?? run)?.failure?.sentence;
+  const at = slice ?? run;
+  const reason = at?.upstream ? upstreamWords(at.upstream) : at?.failure?.sentence;
   if (reason) return `${name}: ${state}: ${shortName(reason, TIP)}`;
   if (!slice?.outcome) return `${name}: ${state}`;
   const { succeeded, quarantined } = slice.counts;

@@ -152,6 +152,7 @@ def _mode(
             f"{len(listing.files)})",
             kind="input",
             advice="Set rerun.on_input_change='recompute' to replace it, or 'extend' to add what is new",
+            code="published",
         )
     if same_answers and not same_input and job.rerun.on_input_change == "extend":
         return "extend"
@@ -181,6 +182,7 @@ def _published_with_another(
         f"slice {job.slice_key!r} is published{by} with another configuration: {changed}",
         kind="input",
         advice=(advice, f"Or set rerun.on_config_change='recompute' to replace it{cost}"),
+        code="published",
     )
 
 

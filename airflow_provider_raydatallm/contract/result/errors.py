@@ -34,6 +34,7 @@ class SliceError(Exception):
         place: Place | None = None,
         row_texts: Sequence[str] = (),
         frames: Sequence[str] = (),
+        counts: Mapping[str, int] | None = None,
         code: Code = "",
         log: Mapping[str, Any] | None = None,
     ) -> None:
@@ -46,6 +47,7 @@ class SliceError(Exception):
                 place=place or Place(),
                 row_texts=tuple(row_texts),
                 frames=tuple(frames),
+                counts=counts or {},
                 code=code,
             )
         )

@@ -29,8 +29,9 @@ Kind = Literal[
     "timeout",  # the task's execution_timeout has passed
     "transient",  # anything else
 ]
-#: What a program tells apart among failures of a kind. `too_many_failed`: more than `quality.max_quarantine`.
-Code = Literal["", "too_many_failed"]
+#: What a program tells apart among failures of a kind. `too_many_failed`: more than `quality.max_quarantine`;
+#: `published`: what an earlier run published is there, and not what this one asks for.
+Code = Literal["", "too_many_failed", "published"]
 #: Kinds after which no retry can succeed.
 FINAL: frozenset[Kind] = frozenset({"input", "model", "cluster", "connection"})
 
@@ -70,6 +71,17 @@ class Place:
         for name, value in vars(self).items():
             if isinstance(value, str):
                 object.__setattr__(self, name, _safe(value, _PLACE_CHARACTERS))
+
+    def __str__(self) -> str:
+        """Such as `s3://in/a.csv, row 7, column 'age'`; "" where nothing is known."""
+        parts = [
+            self.file,
+            None if self.row is None else f"row {self.row:,}",
+            self.column and f"column {self.column!r}",
+            self.worker and f"worker {self.worker}",
+            self.node and f"node {self.node}",
+        ]
+        return ", ".join(filter(None, parts))
 
 
 @dataclass(frozen=True)
@@ -127,6 +139,23 @@ class Failure:
     def text(self) -> str:
         """The headline and what to do, in one line."""
         return joined([self.headline, *self.advice])
+
+    @property
+    def count_words(self) -> str:
+        """Such as `195 planned = 62 answered + 3 failed (2 invalid output) + 130 left`: of the finished rows,
+        some failed. "" where the counts are none of one moment."""
+        counts = dict(self.counts)
+        planned, finished, failed = (counts.pop(name, 0) for name in ("planned", "finished", "failed"))
+        answered, left = finished - failed, planned - finished
+        if not planned or min(answered, left, failed) < 0:
+            return ""
+        kinds = ", ".join(f"{rows:,} {name.replace('_', ' ')}" for name, rows in counts.items() if rows)
+        parts = [
+            f"{answered:,} answered",
+            *([f"{failed:,} failed" + (f" ({kinds})" if kinds else "")] if failed else ()),
+            *([f"{left:,} left"] if left else ()),
+        ]
+        return f"{planned:,} planned = {' + '.join(parts)}"
 
     @property
     def message(self) -> str:

@@ -34,6 +34,8 @@ _EXPORTS_PER_WRITE = 2
 
 #: Attribute of an error whose record the progress file has.
 _RECORDED = "is_recorded"
+#: What of `Meter.progress` a `Failure` counts, by its words for it.
+_COUNTS = {"planned": "planned", "rows": "finished", "failed": "failed", "invalid_output": "invalid_output"}
 
 ProgressCallback = Callable[[dict[str, Any]], None]
 
@@ -68,7 +70,8 @@ class ProgressReporter:
             if self.latest is not None:
                 self._progress = {**self._progress, **self.latest()}
             failure = diagnose_run(error, self._job, _counts(self._progress))
-            self._progress = {**self._progress, "step": "failed", "failure": failure.to_json()}
+            counts = {key: failure.counts[name] for key, name in _COUNTS.items() if name in failure.counts}
+            self._progress = {**self._progress, **counts, "step": "failed", "failure": failure.to_json()}
             if self._try(self._write):
                 with contextlib.suppress(Exception):
                     setattr(error, _RECORDED, True)
@@ -126,9 +129,12 @@ def is_recorded(error: BaseException) -> bool:
 
 def diagnose_run(error: BaseException, job: SliceJob, counts: Mapping[str, int] | None = None) -> Failure:
     """Returns the record of what ended a run. The error carries it from then on: whoever reports it need not
-    read the log again."""
+    read the log again.
+
+    :param counts: as far as the run's progress knows, unless the error counts rows itself.
+    """
     failure = naming_model(root_error(error, process_log), job.model_source)
-    counts = counts or failure.counts
+    counts = failure.counts or counts or {}
     is_kept = counts.get("finished", 0) > 0 and failure.can_retry and KEPT not in failure.advice
     failure = replace(failure, counts=counts, advice=(*failure.advice, *[KEPT] * is_kept))
     with contextlib.suppress(Exception):
@@ -137,6 +143,4 @@ def diagnose_run(error: BaseException, job: SliceJob, counts: Mapping[str, int] 
 
 
 def _counts(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Of `Meter.progress`, in the words of a `Failure`."""
-    names = {"planned": "planned", "rows": "finished", "failed": "failed", "invalid_output": "invalid_output"}
-    return {name: progress[key] for key, name in names.items() if progress.get(key) is not None}
+    return {name: progress[key] for key, name in _COUNTS.items() if progress.get(key) is not None}

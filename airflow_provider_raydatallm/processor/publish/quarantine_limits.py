@@ -46,6 +46,12 @@ def check_quarantine(job: SliceJob, plan: Plan, checkpoint: Checkpoint, state: C
         place=summary.place,
         row_texts=summary.examples,
         frames=summary.frames,
+        counts={
+            "planned": plan.rows,
+            "finished": plan.rows - state.rows_missing,
+            "failed": failed,
+            "invalid_output": invalid,
+        },
         code="too_many_failed" if name == "max_quarantine" else "",
     )
 

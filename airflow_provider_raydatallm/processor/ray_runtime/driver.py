@@ -32,7 +32,11 @@ _connecting = threading.Lock()
 class StopRequested(BaseException):
     """The process received SIGTERM."""
 
-    failure = Failure("stopped", "the job was told to stop, by somebody or by its cluster")
+    failure = Failure(
+        "stopped",
+        "the job was told to stop: its task, or its run, was marked or cleared, or somebody else, or its "
+        "cluster, stopped it",
+    )
 
 
 def stop_on_sigterm() -> None:

@@ -104,7 +104,7 @@ def test_failed_slice_has_its_reason_everywhere(job: SliceJob, capsys: Out) -> N
             "Advice: Or raise quality.max_quarantine",
             "Where: ",
             "row 5",
-            "5 planned, 5 finished",
+            "5 planned = 4 answered + 1 failed",
         ):
             assert part in text
         assert "ValueError: ValueError" not in text

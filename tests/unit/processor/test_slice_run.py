@@ -289,8 +289,9 @@ def test_kept_version_may_be_of_another_configuration(job: SliceJob) -> None:
     first = run(job)
     vanish(job)
     other = changed(job, prompt="Other {x}", source__on_empty="skip", rerun__on_input_change="recompute")
-    with pytest.raises(SliceError, match="published with another configuration"):
+    with pytest.raises(SliceError, match="published with another configuration") as raised:
         run(other)
+    assert raised.value.failure.code == "published"
     report = run(changed(other, rerun__on_config_change="recompute"))
     assert (report.outcome, report.fingerprint) == ("kept", first.fingerprint)
 
@@ -299,8 +300,9 @@ def test_kept_version_may_be_of_another_configuration(job: SliceJob) -> None:
 def test_input_that_vanished_is_another_input_whatever_empty_slices_are(job: SliceJob, on_empty: str) -> None:
     run(job)
     vanish(job)
-    with pytest.raises(SliceError, match="is published from other input"):
+    with pytest.raises(SliceError, match="is published from other input") as raised:
         run(changed(job, source__on_empty=on_empty))
+    assert raised.value.failure.code == "published"
     assert answers(job) == ["a", "b"]
 
 

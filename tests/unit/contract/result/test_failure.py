@@ -192,3 +192,14 @@ def test_sentences_that_end_with_a_mark_of_their_own_get_no_full_stop() -> None:
     failure = Failure("input", "it ends at byte 5", advice=("Is it truncated?", "If so, write it again"))
     assert failure.text == "it ends at byte 5. Is it truncated? If so, write it again"
     assert Failure("input", "No room.", advice=("Wait",)).text == "No room. Wait"
+
+
+@pytest.mark.parametrize(("counts", "words"), [
+    ({"planned": 1950, "finished": 65, "failed": 3, "invalid_output": 2},
+     "1,950 planned = 62 answered + 3 failed (2 invalid output) + 1,885 left"),
+    ({"planned": 195, "finished": 195}, "195 planned = 195 answered"),
+    ({"planned": 1014, "finished": 128, "failed": 481}, ""),
+    ({}, ""),
+])  # fmt: skip
+def test_each_planned_row_is_counted_once(counts: dict[str, int], words: str) -> None:
+    assert Failure("engine", "it died", counts=counts).count_words == words

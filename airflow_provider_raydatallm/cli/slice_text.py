@@ -48,7 +48,8 @@ def _unpublished(state: SliceState) -> str:
         return next(iter(_notes(state)), "nothing is published, and no run left a reason here")
     if state.run == "failed":
         return next(_notes(state))
-    return f"{state.run}: {cell_text(progress_text(state.progress).splitlines()[0])}"
+    obstacle = f"; {state.obstacle}" if state.obstacle else ""
+    return f"{state.run}: {cell_text(progress_text(state.progress).splitlines()[0])}{obstacle}"
 
 
 def _notes(state: SliceState) -> Iterator[str]:
@@ -65,19 +66,23 @@ def state_lines(state: SliceState, kept: Sequence[Version]) -> Iterator[str]:
 
     :param kept: its versions.
     """
+    if state.progress is not None:
+        yield from _run_lines(state, state.progress)
+    yield from map(staged_text, state.staged)
     if state.report is not None:
         yield from _report_lines(state.report)
         yield "versions: " + ", ".join(f"{v.number} ({v.body.get('published_at')})" for v in kept)
     else:
         yield "nothing is published"
-    yield from map(staged_text, state.staged)
-    if state.progress is None:
-        return
-    if (failure := state.run_failure) is None or state.run == "stopped":
-        yield from f"{state.run}, {state.progress['when']}: {progress_text(state.progress)}".split("\n")
+
+
+def _run_lines(state: SliceState, progress: dict[str, Any]) -> Iterator[str]:
+    failure, when = state.run_failure, progress["when"]
+    if failure is None or state.run == "stopped":
+        yield from f"{state.run}, {when}: {progress_text(progress)}".split("\n")
     if failure is not None:
         first, *others = failure_lines(failure)
-        yield f"the run failed at {state.progress['when']}: {first}" if state.run == "failed" else first
+        yield f"the run failed at {when}: {first}" if state.run == "failed" else first
         yield from others
 
 

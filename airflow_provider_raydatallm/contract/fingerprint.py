@@ -21,9 +21,9 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 #: 2: a control token's text in a row is plain text to the model.
 ANSWER_VERSION = 2
 #: Of a value that is kept, beside the plan of a slice.
-BRIEF_CHARACTERS = 60
+_BRIEF_CHARACTERS = 60
 #: Of a hash in place of a longer one.
-HASH = re.compile("[0-9a-f]{16}")
+_HASH = re.compile("[0-9a-f]{16}")
 
 
 def fingerprint(job: SliceJob) -> str:
@@ -53,6 +53,23 @@ def asked(job: SliceJob) -> dict[str, str]:
     return dict(_brief(_asked(job)))
 
 
+def changes_since(before: Mapping[str, Any], job: SliceJob) -> list[str]:
+    """Says which arguments that decide answers changed, one text each, such as `model_source was a and is b`.
+
+    :param before: `asked` of another job.
+    """
+    was, now = {name: str(value) for name, value in before.items()}, asked(job)
+    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    return [_change(name, was.get(name), now.get(name)) for name in names]
+
+
+def _change(name: str, was: str | None, now: str | None) -> str:
+    values = [value or "" for value in (was, now)]
+    if any(_HASH.fullmatch(value) or len(value) > _BRIEF_CHARACTERS for value in values):
+        return f"{name} changed"
+    return f"{name} was {was or 'not set'} and is {now or 'not set'}"
+
+
 def _asked(job: SliceJob) -> dict[str, Any]:
     return affected(job, Affects.ANSWERS, Affects.REQUEST, Affects.ROWS)
 
@@ -63,7 +80,7 @@ def _brief(values: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, st
             yield from _brief(value, f"{above}{name}.")
         else:
             text = value if isinstance(value, str) else json.dumps(value)
-            yield f"{above}{name}", text if len(text) <= BRIEF_CHARACTERS else _hash_json({"": value})
+            yield f"{above}{name}", text if len(text) <= _BRIEF_CHARACTERS else _hash_json({"": value})
 
 
 def answer_cache_key(job: SliceJob, engine_kwargs: Mapping[str, Any], model_files: Any) -> str:

@@ -37,6 +37,7 @@ OLDEST_RAY = (2, 58)
 _TOKEN_REFUSAL, _REQUEST_REFUSAL = "authentication token", "Traceback"
 #: Seconds between tries. A new head answers "No available agent" for some seconds; a failover takes longer.
 _BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
+_CHECK_ADDRESS = "Is this the address of the cluster's dashboard, and does the cluster run?"
 
 
 @dataclass(frozen=True)
@@ -320,12 +321,12 @@ def _send(
             return result
         if status is not None and not _is_transient(status):
             # It may be a proxy's, in front of a cluster that is being redeployed.
-            raise RayUnreachableError(f"{call}: {_describe(response)}")
+            raise RayUnreachableError(f"{call}: {_describe(response)}", advice=_CHECK_ADDRESS)
         if pause is not None:
             yield Backoff(pause)
     raise RayUnreachableError(
         f"{call} failed {len(_BACKOFF) + 1} times: {_describe(response)}",
-        advice="Is this the address of the cluster's dashboard, and does the cluster run?",
+        advice=_CHECK_ADDRESS,
     )
 
 
@@ -338,7 +339,7 @@ def _is_unknown(response: httpx.Response, name: str, path: str) -> bool:
         return False
     if name in response.text and "does not exist" in response.text:
         return True
-    raise RayUnreachableError(f"{path}: {_describe(response)}")
+    raise RayUnreachableError(f"{path}: {_describe(response)}", advice=_CHECK_ADDRESS)
 
 
 def _is_page(response: Any) -> bool:
@@ -383,7 +384,7 @@ def _describe(response: Any) -> str:
         return f"{type(response).__name__}: {response}"
     # Ray responds to an error with a whole traceback, whose last line is the message.
     lines = response.text.strip().splitlines()
-    return f"HTTP {status}: {(lines[-1] if lines else '')[:500]}"
+    return ": ".join([f"HTTP {status}", *(line[:500] for line in lines[-1:])])
 
 
 def _json(response: httpx.Response, what: str, kind: type[Any] = dict) -> Any:

@@ -16,7 +16,7 @@ from typing import Any
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, rate_text
 from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
-from airflow_provider_raydatallm.contract.result.failure import Failure, joined
+from airflow_provider_raydatallm.contract.result.failure import KEPT, Failure, joined
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
 
 #: How many slices, and how many reasons of quarantine, a message names.
@@ -118,7 +118,7 @@ class SliceStatus:
         if self.failure is None:
             return f"The task left no error of its own: it was marked, or its worker died. {without}"
         goes_on = with_rows if self.failure.counts.get("finished") else without
-        texts = (self.failure.sentence, *self.failure.advice)
+        texts = (self.failure.sentence, *(text for text in self.failure.advice if text != KEPT))
         sentences = [_plain(text, _SENTENCE_CHARACTERS) for text in texts]
         return joined([*sentences, *([goes_on] if self.failure.can_retry else [])])
 

@@ -53,6 +53,13 @@ class Reader:
         return dag_ids if may_read(dag_ids) else {dag_id for dag_id in dag_ids if may_read([dag_id])}
 
 
+def may_read_audit_log(user: BaseUser, dag_id: str) -> bool:
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    return get_auth_manager().is_authorized_dag(
+        method="GET", access_entity=DagAccessEntity.AUDIT_LOG, details=details, user=user
+    )
+
+
 def may_read_asset(user: BaseUser, asset_id: int) -> bool:
     details = AssetDetails(id=str(asset_id))
     return get_auth_manager().is_authorized_asset(method="GET", user=user, details=details)

@@ -39,6 +39,33 @@ class FailureStory(FailureLine):
     log_of: str
 
 
+class Try(BaseModel):
+    number: int
+    state: str | None
+    started: datetime | None
+    ended: datetime | None
+
+
+class UpstreamTask(BaseModel):
+    """A task of the same run, of a mapped one the first instance, that failed before this one could run."""
+
+    task_id: str
+    map_index: int = -1
+
+
+class Reason(BaseModel):
+    """What else tells why a run failed of which Airflow has no record, or that something stopped.
+
+    :param failure: as the table's metadata have it, where Airflow has no record.
+    :param is_marked: whether a person marked it, or its run, as failed.
+    :param marked_by: who, where the user may read Airflow's audit log.
+    """
+
+    failure: FailureStory | None = None
+    is_marked: bool = False
+    marked_by: str | None = None
+
+
 class SliceLine(SliceFigures):
     """One run of one slice.
 
@@ -47,6 +74,7 @@ class SliceLine(SliceFigures):
     :param archived: whether Airflow has removed the run itself: the state is then the last that was known.
     :param failure: of its last try, when that failed; None where it left no record: it was marked, or its
         worker died.
+    :param upstream: the tasks whose failure kept it from running, as far as they are known; else None.
     """
 
     table: str
@@ -58,6 +86,7 @@ class SliceLine(SliceFigures):
     ended: datetime | None = None
     archived: bool = False
     failure: FailureLine | None = None
+    upstream: list[UpstreamTask] | None = None
 
 
 class RunWithoutSlice(BaseModel):
@@ -65,7 +94,7 @@ class RunWithoutSlice(BaseModel):
     also one that waits or was skipped.
 
     :param slice_key: of the slice that it would be; None where only the run knows.
-    :param failure: as of a `SliceLine`.
+    :param failure, upstream: as of a `SliceLine`.
     """
 
     run_id: str
@@ -75,6 +104,15 @@ class RunWithoutSlice(BaseModel):
     started: datetime | None = None
     ended: datetime | None = None
     failure: FailureLine | None = None
+    upstream: list[UpstreamTask] | None = None
+
+
+class TaskRun(BaseModel):
+    """One run of a task that has not come to its slice."""
+
+    line: RunWithoutSlice
+    failure: FailureStory | None = None
+    tries: list[Try]
 
 
 class DateWithoutRun(BaseModel):
@@ -134,8 +172,14 @@ class SliceMark(BaseModel):
 
 
 class FailedSlice(BaseModel):
+    """
+    :param others: how many other reasons the task's slices failed for.
+    """
+
     mark: SliceMark
     failure: FailureLine | None
+    upstream: list[UpstreamTask] | None = None
+    others: int = 0
 
 
 class TaskLine(BaseModel):
@@ -162,13 +206,6 @@ class TaskLine(BaseModel):
 class TasksPage(BaseModel):
     tasks: list[TaskLine]
     total: int
-
-
-class Try(BaseModel):
-    number: int
-    state: str | None
-    started: datetime | None
-    ended: datetime | None
 
 
 class AssetLine(BaseModel):

@@ -14,7 +14,7 @@ from airflow_provider_raydatallm.page.xcom_values import parsed, text_if_short
 from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY, RECORD_BYTES, shown, shows_row_texts
 
 #: States of a task instance after a try that failed. The record of others is that of an earlier try.
-_AFTER_FAILURE = frozenset({"failed", "up_for_retry"})
+AFTER_FAILURE = frozenset({"failed", "up_for_retry"})
 #: What lists do not tell.
 _LONG = ("log", "log_of", "frames")
 
@@ -46,12 +46,17 @@ def read_failure(state: str | None, text: str | None, *, whole: bool) -> Failure
     :param text: JSON, or what somebody made of it.
     :param whole: whether with what a list does not tell: to make it safe takes time.
     """
-    if text is None or state not in _AFTER_FAILURE:
+    if text is None or state not in AFTER_FAILURE:
         return None
     value = parsed(text)
     if isinstance(value, dict) and not whole:
         untold = _LONG if shows_row_texts() else (*_LONG, "row_texts")
         value = {name: part for name, part in value.items() if name not in untold}
+    return parse(value)
+
+
+def parse(value: Any) -> Failure:
+    """Reads a record, and leaves out what `[ray_llm] show_samples` hides."""
     return shown(Failure.parse(value))
 
 

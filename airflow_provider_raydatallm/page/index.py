@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -23,10 +24,12 @@ from airflow_provider_raydatallm.page.answers import (
     SliceLine,
     SlicesPage,
     State,
+    TaskRun,
     Try,
 )
 from airflow_provider_raydatallm.page.dates_without_run import find_dates_without_run
 from airflow_provider_raydatallm.page.schedules import Schedule, read_schedule
+from airflow_provider_raydatallm.page.upstream import DID_NOT_RUN, failed_before
 from airflow_provider_raydatallm.page.xcom_values import parsed, text_if_short
 from airflow_provider_raydatallm.task.slice_entry import (
     ENTRY_CHARACTERS,
@@ -55,11 +58,33 @@ _RUNS_WITHOUT_SLICE = 2_000
 
 
 class RunOfSlice(NamedTuple):
-    """An entry and the task instance that wrote it, with the record of its failure."""
+    """An entry and the task instance that wrote it, with the record of its failure.
+
+    :param task_state: Airflow's; None of one that was cleared or removed.
+    """
 
     entry: SliceEntry
     line: SliceLine
     failure: Failure | None = None
+    task_state: str | None = None
+
+
+def with_upstream(
+    session: Session,
+    dag_id: str,
+    task_id: str,
+    runs: Sequence[RunOfSlice],
+    schedule: Schedule | None = None,
+) -> list[RunOfSlice]:
+    """Adds which tasks failed before those that did not run this time."""
+    not_run = [run.line.run_id for run in runs if run.task_state == DID_NOT_RUN]
+    found = failed_before(session, dag_id, task_id, not_run, schedule)
+    return [
+        run._replace(line=run.line.model_copy(update={"upstream": found[run.line.run_id]}))
+        if run.task_state == DID_NOT_RUN
+        else run
+        for run in runs
+    ]
 
 
 def list_kept_tasks(session: Session, dag_ids: set[str]) -> list[tuple[str, str]]:
@@ -95,11 +120,8 @@ def list_slices(session: Session, dag_id: str, task_id: str, offset: int, limit:
             runs += [_of_kept(row) for row in session.execute(_kept_with_states(dag_id, task_id, later))]
     schedule = read_schedule(session, dag_id, task_id)
     timezone = schedule.timezone if schedule is not None else None
-    readable = [
-        run.line.model_copy(update={"timezone": timezone or run.line.timezone})
-        for run in runs
-        if run is not None
-    ]
+    told = with_upstream(session, dag_id, task_id, [run for run in runs if run is not None], schedule)
+    readable = [run.line.model_copy(update={"timezone": timezone or run.line.timezone}) for run in told]
     listed = SlicesPage(slices=readable, total=total, unreadable=len(runs) - len(readable))
     if offset == 0:
         listed.without_slice = _list_without_slice(session, dag_id, task_id, schedule)
@@ -169,7 +191,18 @@ def _list_without_slice(
         select(found, failures.record_text)
         .outerjoin(failures.record, failures.is_of(dag_id, task_id, found))
         .order_by(found.c.id.desc(), found.c.map_index)
-    )
+    ).all()
+    return _without_slice(session, dag_id, task_id, rows, schedule)
+
+
+def _without_slice(
+    session: Session, dag_id: str, task_id: str, rows: Sequence[Any], schedule: Schedule | None
+) -> list[RunWithoutSlice]:
+    """
+    :param rows: of `select_runs`, with the text of their failures' records.
+    """
+    not_run = [row.run_id for row in rows if row.state == DID_NOT_RUN]
+    upstream = failed_before(session, dag_id, task_id, not_run, schedule)
     slices = schedule.slices if schedule is not None and not isinstance(schedule.slices, str) else None
     runs = []
     for row in rows:
@@ -185,9 +218,28 @@ def _list_without_slice(
                 started=row.start_date,
                 ended=row.end_date,
                 failure=failures.line_of(failures.read_failure(row.state, row.failure, whole=False)),
+                upstream=upstream.get(row.run_id) if row.state == DID_NOT_RUN else None,
             )
         )
     return runs
+
+
+def find_task_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index: int) -> TaskRun | None:
+    """Finds a task instance that wrote no entry, whatever its state; None where Airflow has none."""
+    ti = TaskInstance
+    known = _entries(dag_id, task_id).with_only_columns(XComModel.run_id, XComModel.map_index)
+    runs = select_runs(dag_id, task_id).where(
+        ti.run_id == run_id, ti.map_index == map_index, tuple_(ti.run_id, ti.map_index).not_in(known)
+    )
+    found = runs.order_by(None).limit(1).subquery()
+    its = failures.is_of(dag_id, task_id, found)
+    row = session.execute(select(found, failures.record_text).outerjoin(failures.record, its)).first()
+    if row is None:
+        return None
+    failure = failures.read_failure(row.state, row.failure, whole=True)
+    [line] = _without_slice(session, dag_id, task_id, [row], read_schedule(session, dag_id, task_id))
+    tries = list_tries(session, dag_id, task_id, run_id, map_index)
+    return TaskRun(line=line, failure=failures.story_of(failure), tries=tries)
 
 
 def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index: int) -> RunOfSlice | None:
@@ -195,7 +247,8 @@ def find_run(session: Session, dag_id: str, task_id: str, run_id: str, map_index
     entry = _entries(dag_id, task_id).where(XComModel.run_id == run_id, XComModel.map_index == map_index)
     row = session.execute(_with_states(dag_id, task_id, entry)).first()
     if row is not None:
-        return _of_row(row, whole=True)
+        run = _of_row(row, whole=True)
+        return None if run is None else with_upstream(session, dag_id, task_id, [run])[0]
     if AssetStateStoreModel is None:
         return None
     kept = _kept(dag_id, task_id).where(
@@ -353,7 +406,7 @@ def _of_row(row: Any, *, whole: bool = False) -> RunOfSlice | None:
     line = _line(entry, state_of(state, entry), run_id=row.run_id, map_index=row.map_index, **times)
     failure = failures.read_failure(state, row.failure, whole=whole)
     told = {"try_number": row.try_number, "failure": failures.line_of(failure)}
-    return RunOfSlice(entry, line.model_copy(update=told), failure)
+    return RunOfSlice(entry, line.model_copy(update=told), failure, state)
 
 
 def _of_kept(row: Any, *, whole: bool = False) -> RunOfSlice | None:

@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.page.answers import (
 )
 from airflow_provider_raydatallm.page.dates_without_run import find_dates_without_run
 from airflow_provider_raydatallm.page.schedules import Schedule, read_schedule
+from airflow_provider_raydatallm.page.upstream import DID_NOT_RUN, failed_before
 from airflow_provider_raydatallm.page.xcom_values import parsed
 from airflow_provider_raydatallm.task.failed_try import FAILURE_KEY
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry
@@ -46,6 +47,7 @@ class _Run(NamedTuple):
     :param date: of a run of the schedule, or of a backfill.
     :param partition: of the run, where it has one.
     :param at: when the task noted its slice, or else began.
+    :param did_not_run: whether tasks before it failed.
     """
 
     run_id: str
@@ -56,6 +58,7 @@ class _Run(NamedTuple):
     partition: str | None
     at: datetime | None
     failure: Failure | None
+    did_not_run: bool
 
 
 class Found(NamedTuple):
@@ -215,11 +218,25 @@ class _Slices:
     @property
     def failed(self) -> FailedSlice | None:
         """The last that failed."""
-        mark = next((mark for mark in reversed(self.in_order()) if mark.state == "failed"), None)
-        if mark is None:
+        runs = {(run.run_id, run.map_index): run for run in self._runs}
+        failed = [
+            (mark, runs.get((mark.run_id or "", mark.map_index)))
+            for mark in reversed(self.in_order())
+            if mark.state == "failed"
+        ]
+        if not failed:
             return None
-        its = (run for run in self._runs if (run.run_id, run.map_index) == (mark.run_id, mark.map_index))
-        return FailedSlice(mark=mark, failure=next((failures.line_of(run.failure) for run in its), None))
+        mark, run = failed[0]
+        upstream = None
+        if run is not None and run.did_not_run:
+            upstream = failed_before(self._session, *self._task, [run.run_id], self._schedule)[run.run_id]
+        reasons = {_reason_of(one) for _, one in failed}
+        return FailedSlice(
+            mark=mark,
+            failure=failures.line_of(run.failure) if run is not None else None,
+            upstream=upstream,
+            others=len(reasons) - 1,
+        )
 
     def in_order(self) -> list[SliceMark]:
         """By their names, of which the numbers count as numbers; what has none last."""
@@ -265,7 +282,15 @@ def _of_row(row: Any) -> _Run:
         row.partition,
         row.timestamp or row.start_date,
         failures.read_failure(row.state, row.failure, whole=False),
+        row.state == DID_NOT_RUN,
     )
+
+
+def _reason_of(run: _Run | None) -> Any:
+    """What runs that failed for the same reason have in common: not the numbers in its sentence."""
+    if run is None or run.failure is None:
+        return run is not None and run.did_not_run
+    return run.failure.kind, re.sub(r"\d+", "0", run.failure.sentence)
 
 
 def _seconds(at: datetime | None) -> float:

@@ -14,19 +14,28 @@ from airflow_provider_raydatallm.contract.result.row_errors import changes_for
 from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.page import failures, index, overview, storage
-from airflow_provider_raydatallm.page.access import MAY_READ_SLICES, SlicesReader, may_read_asset
+from airflow_provider_raydatallm.page.access import (
+    MAY_READ_SLICES,
+    SlicesReader,
+    may_read_asset,
+    may_read_audit_log,
+)
 from airflow_provider_raydatallm.page.answers import (
     CellState,
     Order,
+    Reason,
     Sample,
     Settings,
     SliceRun,
     SlicesPage,
     Stored,
+    TaskRun,
     TasksPage,
 )
+from airflow_provider_raydatallm.page.marked_runs import find_mark
 from airflow_provider_raydatallm.task.failed_try import shows_row_texts
 from airflow_provider_raydatallm.task.gpu_price import gpu_hour_price
+from airflow_provider_raydatallm.task.job.cancel import OWNER_KEY
 
 router = APIRouter(prefix="/api", tags=["Ray LLM"])
 
@@ -102,6 +111,39 @@ def get_stored(dag_id: str, task_id: Name, run_id: Name, map_index: MapIndex, se
     run = _find(session, dag_id, task_id, run_id, map_index)
     session.close()  # storage may take its time, and a connection is not needed for it
     return storage.read_stored(run, {"dag_id": dag_id, "task_id": task_id})
+
+
+@router.get(f"{_RUN}/task", dependencies=MAY_READ_SLICES)
+def get_task_run(
+    dag_id: str, task_id: Name, run_id: Name, map_index: MapIndex, session: SessionDep
+) -> TaskRun:
+    """One run of a task that has not come to its slice, by Airflow's database alone."""
+    run = index.find_task_run(session, dag_id, task_id, run_id, map_index)
+    if run is None:
+        raise HTTPException(status.HTTP_404_NOT_FOUND, "Airflow has no such task instance")
+    return run
+
+
+@router.get(f"{_RUN}/reason", dependencies=MAY_READ_SLICES)
+def get_reason(
+    dag_id: str, task_id: Name, run_id: Name, map_index: MapIndex, session: SessionDep, user: GetUserDep
+) -> Reason:
+    """Why a run failed of which Airflow has no record, or that something stopped: by the audit log, and by
+    the slice's folder."""
+    run = _find(session, dag_id, task_id, run_id, map_index)
+    is_told = run.failure is not None and run.failure.kind != "stopped"
+    if is_told or run.task_state not in failures.AFTER_FAILURE:
+        return Reason()
+    task = (dag_id, task_id, run_id, map_index)
+    owner = index.read_xcom(session, *task, OWNER_KEY)
+    job = None
+    if run.failure is None and isinstance(owner, dict) and owner.get("try_number") == run.line.try_number:
+        job = owner.get("submission_id")
+    mark = find_mark(session, *task) if run.task_state == "failed" else None
+    by = mark if mark and may_read_audit_log(user, dag_id) else None
+    session.close()
+    found = storage.read_reason(run, {"dag_id": dag_id, "task_id": task_id}, job) if job else Reason()
+    return found.model_copy(update={"is_marked": mark is not None, "marked_by": by})
 
 
 @router.get(f"{_RUN}/samples/{{kind}}", dependencies=MAY_READ_SLICES)

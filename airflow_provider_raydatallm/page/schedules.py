@@ -28,6 +28,7 @@ class Schedule:
     :param timezone: in which dates are slice keys; None where it cannot be known.
     :param slices: of the task; a text that says why where they cannot be known.
     :param start, end, catchup: of the DAG.
+    :param upstream: the tasks that run before this one.
     """
 
     version: str | None
@@ -36,6 +37,7 @@ class Schedule:
     start: datetime | None
     end: datetime | None
     catchup: bool
+    upstream: frozenset[str]
 
 
 #: By DAG and task: of the DAG's newest version, which is made with all of its tasks.
@@ -78,4 +80,6 @@ def schedule_of(dag: Any, task_id: str, version: str | None = None) -> Schedule:
     except RayLLMInputError as e:
         log.info("The page takes the timezone of DAG %s from its runs: %s", dag.dag_id, e)
         timezone = None
-    return Schedule(version, timezone, slices, dag.start_date, dag.end_date, bool(dag.catchup))
+    upstream = dag.get_task(task_id).get_flat_relative_ids(upstream=True) if dag.has_task(task_id) else ()
+    times = (dag.start_date, dag.end_date, bool(dag.catchup))
+    return Schedule(version, timezone, slices, *times, upstream=frozenset(upstream))

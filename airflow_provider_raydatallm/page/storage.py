@@ -19,7 +19,8 @@ from pydantic import BaseModel, ValidationError
 
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
-from airflow_provider_raydatallm.page.answers import Sample, Stored, Version
+from airflow_provider_raydatallm.page import failures
+from airflow_provider_raydatallm.page.answers import Reason, Sample, Stored, Version
 from airflow_provider_raydatallm.page.index import RunOfSlice
 
 T = TypeVar("T", bound=BaseModel)
@@ -71,6 +72,21 @@ def read_stored(run: RunOfSlice, task: dict[str, str]) -> Stored:
             return Stored(versions=lines, note=_OTHER_VERSION)
 
     return _bounded(run, task, read, lambda note: Stored(note=note))
+
+
+def read_reason(run: RunOfSlice, task: dict[str, str], job: str) -> Reason:
+    """Returns why a run failed, as its job left it in the slice's folder; nothing where it left nothing, or
+    that cannot be read.
+
+    :param job: the Ray job that the run's last try waited for.
+    """
+
+    def read(view: Any) -> Reason:
+        progress = view.progress() or {}
+        is_its = progress.get("step") == "failed" and progress.get("job") == job
+        return Reason(failure=failures.story_of(failures.parse(progress.get("failure"))) if is_its else None)
+
+    return _bounded(run, task, read, lambda note: Reason())
 
 
 def read_sample(run: RunOfSlice, task: dict[str, str], kind: Literal["published", "quarantined"]) -> Sample:

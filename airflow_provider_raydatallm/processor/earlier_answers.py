@@ -6,13 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from airflow_provider_raydatallm.contract.fingerprint import BRIEF_CHARACTERS, HASH, asked
+from airflow_provider_raydatallm.contract.fingerprint import changes_since
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.sizing.plan_lines import Line
-from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
-from airflow_provider_raydatallm.processor.store.checkpoint import ASKED, CheckpointState
-from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, PLAN_BYTES, input_of_plan
+from airflow_provider_raydatallm.processor.store.checkpoint import (
+    CheckpointState,
+    asked_before,
+    plan_document,
+)
+from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, input_of_plan
 from airflow_provider_raydatallm.processor.store.ledger import answered_in_name
 from airflow_provider_raydatallm.processor.version_build import VersionBuild
 
@@ -75,7 +78,7 @@ def _taken_over(build: VersionBuild) -> EarlierAnswers:
     checkpoint, version = build.checkpoint, build.base
     if checkpoint.base is None or version is None or checkpoint.carried_over() is not None:
         return NOTHING_EARLIER
-    document = _document(build, version.plan)
+    document = plan_document(build.folders.metadata, version.plan)
     try:
         units = Plan.from_json(document).units
     except ValueError:
@@ -107,40 +110,21 @@ def _of_other_questions(build: VersionBuild) -> Iterator[NotKept]:
         names = metadata.names(f"{CHECKPOINT}/{question}")
         plan = next((name for name in names if input_of_plan(name) is not None), None)
         if rows := sum(map(answered_in_name, names)):
-            document = _document(build, f"{CHECKPOINT}/{question}/{plan}") if plan else {}
-            yield NotKept(rows, _why(build.job, document))
+            before = asked_before(metadata, f"{CHECKPOINT}/{question}/{plan}") if plan else None
+            yield NotKept(rows, _why(build.job, before))
     if version is not None and build.checkpoint.base is None:
         rows = sum(file.rows for file in version.files)
         if rows:
-            yield NotKept(
-                rows, f"version {version.number}, {_why(build.job, _document(build, version.plan))}"
-            )
+            before = asked_before(metadata, version.plan)
+            yield NotKept(rows, f"version {version.number}, {_why(build.job, before)}")
 
 
-def _document(build: VersionBuild, name: str) -> Mapping[str, Any]:
-    try:
-        document = build.folders.metadata.read_document(name, PLAN_BYTES)
-    except CorruptFileError:
-        return {}
-    return document if isinstance(document, Mapping) else {}
-
-
-def _why(job: SliceJob, document: Mapping[str, Any]) -> str:
-    """Why answers to another question are not kept, by what was asked then."""
-    before = document.get(ASKED)
-    if not isinstance(before, Mapping):
+def _why(job: SliceJob, before: Mapping[str, Any] | None) -> str:
+    """Why answers to another question are not kept."""
+    if before is None:
         return "they are of another configuration"
-    was, now = {name: str(value) for name, value in before.items()}, asked(job)
-    changed = [name for name in {**was, **now} if was.get(name) != now.get(name)]
-    if changed:
-        return ", ".join(_change(name, was.get(name), now.get(name)) for name in changed)
+    if changes := changes_since(before, job):
+        return ", ".join(changes)
     return (
         "rerun.force asks again" if job.rerun.force else "an adapter, or the provider's way to ask, changed"
     )
-
-
-def _change(name: str, was: str | None, now: str | None) -> str:
-    values = [value or "" for value in (was, now)]
-    if any(HASH.fullmatch(value) or len(value) > BRIEF_CHARACTERS for value in values):
-        return f"{name} changed"
-    return f"{name} was {was or 'not set'} and is {now or 'not set'}"

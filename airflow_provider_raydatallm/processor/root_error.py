@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -26,6 +27,11 @@ from airflow_provider_raydatallm.contract.result.failure_patterns import (
 _SEE_LOG = re.compile(r"[Ss]ee (?:root cause|stack trace)")
 #: An actor's id in Ray's text: all that is left of it in an error that could not be unpickled.
 _ACTOR = re.compile(r"\bactor_id(?:=|: )([0-9a-f]+)")
+#: Attribute of an error that an engine raised before it got a row.
+_STARTING = "raised_while_starting"
+#: What Ray says of an actor whose constructor raised.
+_START_RAISED = "The actor died because of an error raised in its creation task"
+_START_ADVICE = "The engine failed while it started, before any row was asked: fix its code, or what it needs"
 
 
 def root_error(error: BaseException, log_of: Callable[..., str] = lambda **process: "") -> Failure:
@@ -48,7 +54,32 @@ def root_error(error: BaseException, log_of: Callable[..., str] = lambda **proce
         failure = classify(one_line(": ".join(filter(None, words))))
     texts = [strip_prefixes(text) for text in texts]
     texts += ["".join(traceback.format_tb(link.__traceback__)) for link in reversed(chain)]
-    return replace(failure, frames=next(filter(None, map(find_frames, texts)), ()))
+    failure = replace(failure, frames=next(filter(None, map(find_frames, texts)), ()))
+    if any(map(_is_of_start, chain)):
+        return replace(failure, before_rows=True, advice=failure.advice or (_START_ADVICE,))
+    return failure
+
+
+@contextlib.contextmanager
+def starting() -> Iterator[None]:
+    """Within, code of an engine runs that gets no row: what it raises itself quotes none."""
+    try:
+        yield
+    except Exception as e:
+        if not any(map(_is_of_ray, _chain(e))):  # which quotes processes that others use, too
+            with contextlib.suppress(Exception):
+                setattr(e, _STARTING, True)
+        raise
+
+
+def _is_of_start(link: BaseException) -> bool:
+    """Whether an engine raised it before it got a row; to a constructor none comes."""
+    is_of_constructor = _is_of_ray(link) and text_of(link).startswith(_START_RAISED)
+    return is_of_constructor or getattr(link, _STARTING, False) is True
+
+
+def _is_of_ray(error: BaseException) -> bool:
+    return type(error).__module__.partition(".")[0] == "ray"
 
 
 def _with_log(failure: Failure, process: Mapping[str, Any] | None, log_of: Callable[..., str]) -> Failure:

@@ -29,13 +29,13 @@ from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceAdapters, read_adapters
 from airflow_provider_raydatallm.processor.engines.load_engine import load_engine
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, RayCluster
-from airflow_provider_raydatallm.processor.input.listing import list_input, short_hash
+from airflow_provider_raydatallm.processor.input.listing import Listing, list_input, short_hash
 from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.input.survey import first_values, survey_input
+from airflow_provider_raydatallm.processor.input.survey import Survey, first_values, survey_input
 from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
-from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, diagnose_run
+from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, diagnose_run, is_recorded
 from airflow_provider_raydatallm.processor.publish.slice_checks import find_published
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
@@ -44,6 +44,7 @@ from airflow_provider_raydatallm.processor.request.answers.parser import AnswerP
 from airflow_provider_raydatallm.processor.request.answers.parsers import open_parser
 from airflow_provider_raydatallm.processor.request.conversation import check_conversation_column
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
+from airflow_provider_raydatallm.processor.root_error import starting
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.column_agreement import table_metadata
@@ -144,6 +145,8 @@ def _decide_and_act(
 
 def _leave_failure(job: SliceJob, error: BaseException) -> None:
     """Leaves why the run failed in the table's metadata, unless its progress says so already."""
+    if is_recorded(error):
+        return
     try:
         leave_failure(job.address, diagnose_run(error, job), own_task())
     except Exception as e:
@@ -159,6 +162,7 @@ def _decide(
 ) -> T | Report:
     folders = SliceFolders.open(job.paths)
     progress({"step": "plan"})
+    version_policy.refuse_another_task(job, own_task())
     # If a newer version appears later, a run that this one waited for made it.
     last_seen_version = Commits.list(folders.metadata).highest
     inspect = partial(inspect_slice, job, folders, last_seen_version, progress=progress)
@@ -238,6 +242,8 @@ def inspect_slice(
         survey = survey_input(job, listing, known)
         plan = survey.base
     shape = open_parser(job, _load_function(job.postprocess), plan.columns)
+    if survey is not None and survey.has_rows:
+        _check_request_columns(job, survey, adapters)
     builder = _request_builder(job, plan, adapters) if plan.units or (survey and survey.has_rows) else None
     if survey is not None:
         plan = survey.plan(builder.columns if builder is not None else None)
@@ -245,7 +251,7 @@ def inspect_slice(
         _plan_inference(job, plan, shape, builder, adapters) if builder is not None and plan.rows else None
     )
     if not plan.rows and job.source.on_empty != "publish":
-        return None, _report_empty(job, plan, version, base)
+        return None, _report_empty(job, listing, plan, version, base)
     if not plan.columns:
         raise _without_columns(job, folders)
     build = VersionBuild(
@@ -285,13 +291,14 @@ def _acquire_lease(
     )
 
 
-def _report_empty(job: SliceJob, plan: Plan, version: Version | None, base: int) -> Report:
+def _report_empty(job: SliceJob, listing: Listing, plan: Plan, version: Version | None, base: int) -> Report:
     """
     :param version: what is published; None when that is damaged, too.
     :param base: its number; 0 when there is none.
     """
     if job.source.on_empty == "fail":
-        matches = f"{plan.files} file(s) without a row of it" if plan.files else "no file that holds anything"
+        empty = f"{len(listing.files):,} file(s), of 0 bytes each" if listing.files else "no file"
+        matches = f"{plan.files:,} file(s) without a row of it" if plan.files else empty
         first: tuple[str, ...] = ()
         where = f" where {job.source.column} is {job.slice_key!r}" if job.source.column else ""
         if plan.slice_filter is not None:
@@ -329,6 +336,18 @@ def _without_columns(job: SliceJob, folders: SliceFolders) -> SliceError:
     )
 
 
+def _check_request_columns(job: SliceJob, survey: Survey, adapters: SliceAdapters) -> None:
+    """:raises SliceError: when the request names columns that the files lack. Those of the table's other
+    slices are null here, and no request may read that."""
+    try:
+        _request_builder(job, survey.own, adapters)
+    except SliceError as e:
+        if (column := e.failure.place.column) in survey.only_in_table:
+            advice = f"Other slices of the table have {column!r}: if the input renamed it, rename it back"
+            raise SliceError.of(replace(e.failure, advice=(*e.failure.advice, advice))) from e
+        raise
+
+
 def _request_builder(job: SliceJob, plan: Plan, adapters: SliceAdapters) -> RequestBuilder:
     """:param plan: tells the input's columns.
     :raises SliceError: when the request names columns that the input does not have, or that hold something
@@ -364,7 +383,9 @@ def _request_builder(job: SliceJob, plan: Plan, adapters: SliceAdapters) -> Requ
 def _plan_inference(
     job: SliceJob, plan: Plan, shape: AnswerParser, builder: RequestBuilder, adapters: SliceAdapters
 ) -> InferencePlan:
-    engine = load_engine(job)(job, plan.rows)
+    engine_class = load_engine(job)
+    with starting():
+        engine = engine_class(job, plan.rows)
     if adapters.by_name:
         engine.use_adapters(list(adapters.by_name.values()))
     return InferencePlan(job, plan, builder, engine, shape)
@@ -381,7 +402,7 @@ def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | N
     if reference is None:
         return None
     module, _, name = reference.partition(":")
-    with loading(repr(reference), advice="Ship its code with code_paths"):
+    with loading(repr(reference), module):
         value = importlib.import_module(module)
         for part in name.split("."):
             value = getattr(value, part)

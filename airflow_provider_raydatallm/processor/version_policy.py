@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Literal
 
-from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint, fingerprint
+from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint, changes_since, fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.contract.slice_paths import SliceAddress
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.publish.published import answers_same_question, needs_rerun
@@ -17,9 +20,12 @@ from airflow_provider_raydatallm.processor.publish.slice_checks import (
     refuse_other_instant,
 )
 from airflow_provider_raydatallm.processor.publish.version_numbers import next_number
-from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
+from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, asked_before
+from airflow_provider_raydatallm.processor.store.marks import names_task
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
-from airflow_provider_raydatallm.processor.store.versions import Version
+from airflow_provider_raydatallm.processor.store.versions import Version, newest_version, task_name
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +37,44 @@ Mode = Literal["new", "rebuild", "forced", "extend", "retry", "republish"]
 
 #: Modes that take over published rows.
 _CARRY_OVER: tuple[Mode, ...] = ("extend", "retry", "republish")
+#: Slices that are looked at for what a table's rows answer.
+_MOST_SLICES = 20
+
+
+def refuse_another_task(job: SliceJob, task: Mapping[str, str] | None) -> None:
+    """A task that was copied with its output_path would publish among the rows of the first one.
+
+    :param task: the Airflow task that the job is of, if any.
+    :raises SliceError: when the table names other tasks, which ask something else, unless it may be replaced.
+    """
+    of_table = job.table_paths
+    if task is None or job.rerun.on_config_change == "recompute":
+        return
+    if names_task(Store(of_table.staging), task) is not False:
+        return
+    for metadata in islice(_metadata_of_slices(job.address), _MOST_SLICES):
+        if (version := newest_version(metadata)) is None:
+            continue
+        before = asked_before(metadata, version.plan)
+        if before is not None and (changes := changes_since(before, job)):
+            raise SliceError(
+                f"{of_table.table} is the table of {version.task_name or 'another task'}, which asks "
+                f"something else: {', '.join(changes)}",
+                kind="input",
+                advice=(
+                    f"Give {task_name(task)} an output_path of its own",
+                    "If it takes that table over, set rerun.on_config_change='recompute' for its first run",
+                ),
+            )
+        return
+
+
+def _metadata_of_slices(of: SliceAddress) -> Iterator[Store]:
+    """Yields the folders of the slice, and of the table's others, the last key first."""
+    yield Store(of.paths.metadata)
+    if not of.has_tables_for_slices:
+        keys = [key for key in Store(of.table_paths.metadata).names() if not key.startswith("_")]
+        yield from (Store(f"{of.table_paths.metadata}/{key}") for key in sorted(keys, reverse=True))
 
 
 def report_if_current(
@@ -70,7 +114,7 @@ def next_version(
     :raises NumberTakenError: when a newer version appeared.
     """
     number = next_number(folders, base)
-    mode = _mode(job, listing, version, is_damaged=base > 0)
+    mode = _mode(job, listing, folders, version, is_damaged=base > 0)
     asked = _asked(job, adapters)
     if version is not None and mode in _CARRY_OVER and adapters and not version.question.startswith(asked):
         mode = _mode_of_replaced_adapters(job, version)
@@ -90,25 +134,16 @@ def next_version(
     return number, checkpoint
 
 
-def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damaged: bool) -> Mode:
+def _mode(
+    job: SliceJob, listing: Listing, folders: SliceFolders, version: Version | None, *, is_damaged: bool
+) -> Mode:
     if version is None:
         return "forced" if job.rerun.force else "rebuild" if is_damaged else "new"
     same_question = version.fingerprint == fingerprint(job)
     same_answers = version.answers == answers_fingerprint(job)
     same_input = version.input_hash == listing.hash
     if not same_question and job.rerun.on_config_change == "fail":
-        what = (
-            "the columns beside the answers"
-            if same_answers
-            else "model, prompt, sampling, schema, code or rows"
-        )
-        cost = ", which asks the model nothing where requests read the same" if same_answers else ""
-        raise SliceError(
-            f"slice {job.slice_key!r} is published with another configuration (fingerprint "
-            f"{version.fingerprint}, now {fingerprint(job)}): {what} changed",
-            kind="input",
-            advice=f"Set rerun.on_config_change='recompute' to replace it{cost}",
-        )
+        raise _published_with_another(job, folders, version, same_answers=same_answers)
     if not same_input and job.rerun.on_input_change == "fail":
         published = version.body["input"]
         raise SliceError(
@@ -117,12 +152,38 @@ def _mode(job: SliceJob, listing: Listing, version: Version | None, *, is_damage
             f"{len(listing.files)})",
             kind="input",
             advice="Set rerun.on_input_change='recompute' to replace it, or 'extend' to add what is new",
+            code="published",
         )
     if same_answers and not same_input and job.rerun.on_input_change == "extend":
         return "extend"
     if same_answers and same_input:
         return "forced" if job.rerun.force else "retry" if same_question else "republish"
     return "new"
+
+
+def _published_with_another(
+    job: SliceJob, folders: SliceFolders, version: Version, *, same_answers: bool
+) -> SliceError:
+    """What to say of a slice whose version was published with another configuration."""
+    before = asked_before(folders.metadata, version.plan)
+    if same_answers:
+        changed = "the columns beside the answers changed"
+    elif before is None:
+        changed = "model, prompt, sampling, schema, code or rows changed"
+    else:
+        changed = ", ".join(changes_since(before, job)) or "the provider's way to ask changed"
+    cost = ", which asks the model nothing where requests read the same" if same_answers else ""
+    task = own_task()
+    publisher = version.task_name
+    is_own = task is None or publisher in (None, task_name(task))
+    by = "" if is_own else f" by {publisher}"
+    advice = "Undo the change" if is_own else "Give this task an output_path of its own"
+    return SliceError(
+        f"slice {job.slice_key!r} is published{by} with another configuration: {changed}",
+        kind="input",
+        advice=(advice, f"Or set rerun.on_config_change='recompute' to replace it{cost}"),
+        code="published",
+    )
 
 
 def _mode_of_replaced_adapters(job: SliceJob, version: Version) -> Mode:

@@ -1,4 +1,4 @@
-"""What is left of a try that failed: its record beside the task instance, and the last line of its log."""
+"""What is left of a try that failed: its record beside the task instance, and the last lines of its log."""
 
 from __future__ import annotations
 
@@ -49,7 +49,17 @@ def shown(failure: Failure) -> Failure:
         hidden = replace(hidden, sentence=f"{hidden.sentence}: {words}")
     if failure.log_of:  # a log that no row comes into
         hidden = replace(hidden, log=failure.log, log_of=failure.log_of)
-    return hidden if hidden == failure else replace(hidden, advice=(*hidden.advice, _HIDDEN))
+    return replace(hidden, advice=(*hidden.advice, _HIDDEN)) if _says_less(hidden, failure) else hidden
+
+
+def _says_less(hidden: Failure, failure: Failure) -> bool:
+    """Whether a record told more before it was hidden: not where its root error only repeats the sentence."""
+    cause = failure.cause.rstrip(".")
+    return (hidden.sentence, hidden.row_texts, hidden.log) != (
+        failure.sentence,
+        failure.row_texts,
+        failure.log,
+    ) or cause not in f"{hidden.sentence}\n{hidden.cause}"
 
 
 def record_failure(context: Context, error: BaseException, log: Any) -> Failure:
@@ -69,8 +79,8 @@ def record_failure(context: Context, error: BaseException, log: Any) -> Failure:
         for line in failure.log:
             log.error("%s", clean(line))
         log.info("::endgroup::")
-    if counts := ", ".join(f"{name} {count:,}" for name, count in failure.counts.items()):
-        log.info("Rows when it failed: %s", counts.replace("_", " "))
+    if failure.count_words:
+        log.info("Rows when it failed: %s", failure.count_words)
     return failure
 
 
@@ -87,22 +97,25 @@ def _record_of(error: BaseException) -> Failure:
 
 
 def show_last(task: Any, failure: Failure, log: Any) -> None:
-    """Has Airflow log the sentence below its own traceback, when all else has been logged, and above it which
-    line of the user's own code failed."""
+    """Has Airflow log the sentence below its own traceback, when all else has been logged: above it, which
+    line of the user's own code failed; below it, what to do, and where it was. Airflow shows the lines of one
+    entry as one."""
     for name in ("on_failure_callback", "on_retry_callback"):
         callbacks = getattr(task, name) or ()
         callbacks = [callbacks] if callable(callbacks) else callbacks
         # `dag.test()` runs all tries of a task on one object.
-        others = [one for one in callbacks if not isinstance(one, _LastLine)]
-        setattr(task, name, [*others, _LastLine(failure, log)])
+        others = [one for one in callbacks if not isinstance(one, _LastLines)]
+        setattr(task, name, [*others, _LastLines(failure, log)])
 
 
 @dataclass(frozen=True)
-class _LastLine:
+class _LastLines:
     failure: Failure
     log: Any
 
     def __call__(self, context: Any) -> None:
         self.log.info("::endgroup::")  # Airflow folds what follows a try's end
-        for line in (*self.failure.frames, self.failure.text):
+        failure, where = self.failure, str(self.failure.place)
+        lines = [*failure.frames, failure.headline, *failure.advice, *([f"Where: {where}"] if where else ())]
+        for line in lines:
             self.log.error("%s", clean(line))

@@ -79,7 +79,8 @@ def test_days_whose_task_never_came_to_its_slice_lead_to_airflow_and_are_not_mis
     expect(page.get_by_role("link", name=f"2026-02-05: Waiting; {words}")).to_be_visible()
     expect(page.get_by_role("img", name="2026-02-02: Missing")).to_be_visible()
     expect(page.get_by_text("Missing 1")).to_be_visible()
-    page.get_by_role("link", name=f"2026-02-04: Failed; {words}").click()
+    words = "Failed: did not run, because a task before it failed"
+    page.get_by_role("link", name=f"2026-02-04: {words}").click()
     page.wait_for_url(f"**/dags/{DAG}/runs/s3/tasks/waits**")
 
 

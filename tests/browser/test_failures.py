@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
+from airflow.models.log import Log
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG as Dag
+from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
 from playwright.sync_api import Page, Route, expect
+from sqlalchemy import insert
 
 from airflow_provider_raydatallm.contract.result.failure import Failure, Place
 from tests.support.looks import scrolled_sideways, serious, sticks_out, take
-from tests.support.slice_index import BEGIN, Run, figures, write_runs
+from tests.support.slice_index import BEGIN, Run, figures, write_dag, write_runs
 from tests.support.ui_server import UiServer
 
 DAG, TASK = "broken", "ask"
@@ -35,6 +42,10 @@ MEMORY = Failure(
     log=("INFO loading weights", f"INFO {'a=1,' * 200}{'x' * 150}", "ERROR no memory is left"),
 )  # fmt: skip
 STOPPED = Failure("stopped", "the Ray job was stopped by somebody, and not by its task")
+CHANGED = Failure(
+    "input", "slice '2026-03-10' is published with another configuration: the prompt changed",
+    advice=("Undo the change",), code="published",
+)  # fmt: skip
 CUT = {"TruncatedAnswer": 44}
 FAILURES = {"input": BAD_ROW, "too-many": TOO_MANY, "memory": MEMORY, "stopped": STOPPED}
 
@@ -50,7 +61,22 @@ def slices(ui: UiServer) -> None:
             Run("2026-03-06", "up_for_retry", run_id="again", entry=None, at=BEGIN, failure=MEMORY.to_json()),
             Run("2026-03-07", "running", run_id="starts", entry=None, at=BEGIN),
             Run("2026-03-08", run_id="cut", entry=figures(600, 44, quarantine_reasons=CUT)),
+            Run("2026-03-09", "failed", run_id="marked", entry=None, at=BEGIN,
+                failure=replace(STOPPED, counts={"planned": 195, "finished": 65}).to_json()),
+            Run("2026-03-10", "failed", run_id="changed", entry=None, at=BEGIN, failure=CHANGED.to_json()),
+            Run("", "upstream_failed", run_id="before", at=BEGIN + dt.timedelta(days=99), has_slice=False),
         ])  # fmt: skip
+        write_runs(session, DAG, "fetch", [Run("", "failed", run_id="before", has_slice=False)])
+        mark = {"event": "patch_task_instance", "owner": "eve", "extra": '{"new_state": "failed"}'}
+        session.execute(insert(Log.__table__), [
+            {**mark, "dag_id": DAG, "task_id": TASK, "run_id": "marked", "dttm": BEGIN + dt.timedelta(days=1)}
+        ])  # fmt: skip
+        with Dag(DAG, schedule=None, start_date=BEGIN) as dag:
+            EmptyOperator(task_id="fetch") >> EmptyOperator(task_id=TASK)
+        row = SerializedDagModel(LazyDeserializedDAG(data=DagSerialization.to_dict(dag)))
+        row.dag_version_id = write_dag(session, DAG)
+        session.add(row)
+        session.commit()
 
 
 def answer_for_airflow(page: Page, *params: str) -> list[Any]:
@@ -85,7 +111,7 @@ def test_failure_is_the_first_that_the_page_says(page: Page) -> None:
     stored(page)
     page.goto(f"{PATH}/runs/memory/-1")
     alert = page.get_by_role("alert")
-    for words in (MEMORY.sentence, *MEMORY.advice, "worker 2, node 10.0.0.7", "195 planned, 0 finished"):
+    for words in (MEMORY.sentence, *MEMORY.advice, "worker 2, node 10.0.0.7", "195 planned = 0 answered"):
         expect(alert).to_contain_text(words)
     expect(alert.get_by_text("no memory is left")).to_be_hidden()
     alert.get_by_text("The end of the Ray job's log").click()
@@ -157,6 +183,28 @@ def test_run_without_a_record_is_not_said_to_be_killed(page: Page) -> None:
     expect(page.get_by_text("killed")).to_have_count(0)
 
 
+def test_reason_that_only_the_table_has_is_the_page_s_too(page: Page) -> None:
+    """What its API reads of the table, tests of the API say."""
+    answer_for_airflow(page)
+    stored(page)
+    failure = {"log_of": "", "code": "", "cause": "", "log": [], "frames": [], **BAD_ROW.to_json()}
+    told = {"failure": failure, "is_marked": False, "marked_by": None}
+    page.route("**/no-record/-1/reason", lambda route: route.fulfill(json=told))
+    page.goto(f"{PATH}/runs/no-record/-1")
+    alert = page.get_by_role("alert")
+    for words in (
+        BAD_ROW.sentence,
+        *BAD_ROW.advice,
+        "row 7, column age",
+        "62 answered + 3 failed + 130 left",
+    ):
+        expect(alert).to_contain_text(words)
+    expect(page.get_by_role("button", name="Clear the task after the change")).to_be_visible()
+    page.goto(PATH)
+    page.get_by_role("button", name="more").first.click()
+    expect(page.get_by_role("row", name="2026-03-05")).to_contain_text(BAD_ROW.sentence)
+
+
 def test_run_that_airflow_tries_again_says_why_the_last_try_failed(page: Page) -> None:
     page.goto(f"{PATH}/runs/again/-1")
     expect(page.get_by_role("alert")).to_contain_text(f"{MEMORY.sentence}.")
@@ -176,7 +224,54 @@ def test_nothing_live_is_shown_of_a_run_that_failed(page: Page) -> None:
     answer_for_airflow(page, *ALL)
     stored(page, step="failed", rows=0, planned=195, failed=0, eta_s=39.0, workers=2)
     page.goto(f"{PATH}/runs/too-many/-1")
-    expect(page.get_by_role("alert")).to_contain_text("195 planned, 195 finished, 57 failed")
+    expect(page.get_by_role("alert")).to_contain_text("195 planned = 138 answered + 57 failed")
     expect(page.get_by_role("button", name="Accept its quarantine")).to_be_visible()
     for words in ("Time left", "Speed now", "0 of 195"):
         expect(page.get_by_text(words)).to_have_count(0)
+
+
+def test_mark_by_hand_is_the_reason_with_who_made_it_and_what_is_kept(page: Page) -> None:
+    answer_for_airflow(page, *ALL)
+    stored(page)
+    page.goto(f"{PATH}/runs/marked/-1")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("eve marked this run as failed. Its 65 finished rows are kept.")
+    expect(alert.get_by_role("link", name="The task's log")).to_be_visible()
+    take(page, "failure-marked")
+
+
+def test_task_that_did_not_run_leads_to_the_one_that_failed_before_it(page: Page) -> None:
+    page.goto(f"{PATH}/runs/before/-1")
+    alert = page.get_by_role("alert")
+    expect(alert).to_contain_text("It did not run, because fetch failed before it.")
+    to = alert.get_by_role("link", name="fetch").get_attribute("href")
+    assert str(to).endswith(f"/dags/{DAG}/runs/before/tasks/fetch")
+    expect(page.get_by_text("There is no such slice")).to_have_count(0)
+    take(page, "failure-upstream")
+    page.goto(f"{PATH}/runs/never-there/-1")
+    expect(page.get_by_role("alert")).to_contain_text("There is no such slice")
+
+
+def test_published_slice_whose_rerun_failed_is_both_in_the_calendar(page: Page) -> None:
+    page.goto(PATH)
+    cell = page.get_by_role(
+        "link", name=f"2026-03-10: Failed: {CHANGED.sentence}; what an earlier run published"
+    )
+    expect(cell).to_contain_text("✓")
+    expect(cell).to_contain_text("✕")
+
+
+def test_why_slices_failed_can_be_read_on_a_phone(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.goto(PATH)
+    page.get_by_role("button", name="more").first.click()
+    failed = page.get_by_role("heading", name="Failed: 8").locator("xpath=ancestor::section[1]")
+    expect(failed).to_contain_text("It did not run, because fetch failed before it.")
+    expect(failed).to_contain_text("eve marked this run as failed.")
+    words = failed.inner_text()
+    days = ["before", "2026-03-10", "2026-03-09", "2026-03-05", "2026-03-04", "2026-03-01"]
+    assert [words.index(day) for day in days] == sorted(words.index(day) for day in days)
+    assert sticks_out(page) == []
+    assert scrolled_sideways(page, "#ray-llm section:has(h2:has-text('Failed: ')) *") == []
+    assert serious(page) == []
+    take(page, "task-failures-phone")

@@ -66,7 +66,8 @@ def slices(ui: UiServer, tmp_path_factory: pytest.TempPathFactory) -> None:
     texts = [f"a{HOSTILE}", LONG]
     failure = {
         "kind": "input", "sentence": HOSTILE + LONG, "advice": texts, "row_texts": texts,
-        "cause": HOSTILE + LONG, "frames": texts, "log": texts, "log_of": HOSTILE, "counts": {HOSTILE: 3},
+        "cause": HOSTILE + LONG, "frames": texts, "log": texts, "log_of": HOSTILE,
+        "counts": {HOSTILE: 3, "planned": 9, "finished": 4, "failed": 3},
         "place": dict.fromkeys(("file", "column", "worker", "node"), HOSTILE + LONG),
     }  # fmt: skip
     failed = job_of(input_path=job.input_path, output_path=f"{folder}/failed")

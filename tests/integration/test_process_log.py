@@ -22,7 +22,8 @@ class Speaker:
         return {"node_id": ray.get_runtime_context().get_node_id(), "pid": os.getpid()}
 
     def die(self):
-        print("it broke", flush=True)
+        print("it began", flush=True)
+        print("it broke", file=sys.stderr, flush=True)
         os._exit(1)
 
 def hear(place):
@@ -38,9 +39,10 @@ def hear(place):
     names = {"with its job": f"{kind}-{worker}-{ray.get_runtime_context().get_job_id()}-{pid}",
              "without a job": f"{kind}-{worker}-ffffffff-{pid}"}
     if place in names:
-        os.rename(f"{logs}/{log}", f"{logs}/old/{names[place]}")
+        for name in (log, log.removesuffix("out") + "err"):
+            os.rename(f"{logs}/{name}", f"{logs}/old/{names[place]}"[:-3] + name[-3:])
     for asked in (process, {"actor_id": speaker._actor_id.hex()}):
-        print("HEARD", place, process_log(**asked).splitlines()[-1:])
+        print("HEARD", place, process_log(**asked).splitlines())
 
 for place in sys.argv[2:]:
     hear(place)
@@ -57,4 +59,4 @@ def test_last_words_of_a_dead_process_are_found(ray_head: LocalHead) -> None:
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     heard = [line for line in done.stdout.splitlines() if line.startswith("HEARD")]
-    assert heard == [f"HEARD {place} ['it broke']" for place in places for _ in range(2)]
+    assert heard == [f"HEARD {place} ['it began', 'it broke']" for place in places for _ in range(2)]

@@ -54,7 +54,7 @@ def test_cluster_that_is_too_small_is_told_and_not_waited_for(
     code, said, seconds = run(cpus, engine, tmp_path, tiny_model, short_folder)
     assert code == 1
     assert f"the slice needs 4 CPUs where the cluster has {cpus} (" in said
-    assert "[cluster_too_small]" in said
+    assert "Add nodes, or lower engine.workers" in said
     assert seconds < 240  # of a day (limits.queue); some seconds, where nothing else runs
     assert not (tmp_path / "out").exists()
 

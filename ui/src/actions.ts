@@ -51,7 +51,7 @@ export function actionsFor(line: SliceLine, settings: Settings | null = null, co
       });
     }
     actions.push({
-      name: changeFirst(line.failure) ? "Run again after the change" : "Run again",
+      name: changeFirst(line) ? "Run again after the change" : "Run again",
       words: "Continues where the last run stopped: rows that it finished are kept and cost nothing again.",
       conf: same,
       needs: ["slice"],

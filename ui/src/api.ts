@@ -25,6 +25,22 @@ export interface FailureStory extends FailureLine {
   log_of: string;
 }
 
+/** A task of the same run; of a mapped one, the first instance that failed. */
+export interface UpstreamTask {
+  task_id: string;
+  map_index: number;
+}
+
+/** What else tells why a run failed of which Airflow has no record, or that something stopped. */
+export interface Reason {
+  /** As the table's metadata have it. */
+  failure: FailureStory | null;
+  /** Whether a person marked it as failed. */
+  is_marked: boolean;
+  /** Who, where the user may read Airflow's audit log. */
+  marked_by: string | null;
+}
+
 export interface SliceLine {
   slice_key: string;
   timezone: string | null;
@@ -52,6 +68,8 @@ export interface SliceLine {
   quarantine_reasons: Record<string, number> | null;
   advice: string[];
   failure: FailureLine | null;
+  /** The tasks whose failure kept it from running; null of one that ran. */
+  upstream: UpstreamTask[] | null;
 }
 
 /** A run whose task has not come to its slice: it failed before, or, of the schedule or a backfill, waits. */
@@ -64,6 +82,13 @@ export interface RunWithoutSlice {
   started: string | null;
   ended: string | null;
   failure: FailureLine | null;
+  upstream: UpstreamTask[] | null;
+}
+
+export interface TaskRun {
+  line: RunWithoutSlice;
+  failure: FailureStory | null;
+  tries: Try[];
 }
 
 /** A date of which the schedule, or a backfill, was to make a run. */
@@ -111,7 +136,8 @@ export interface TaskLine {
   last: SliceMark[];
   /** Whether these are all slices of the task. */
   is_all: boolean;
-  failed: { mark: SliceMark; failure: FailureLine | null } | null;
+  /** The last that failed, and how many other reasons there are. */
+  failed: { mark: SliceMark; failure: FailureLine | null; upstream: UpstreamTask[] | null; others: number } | null;
 }
 
 export interface TasksPage {
@@ -249,6 +275,19 @@ export async function call<T>(path: string, init?: RequestInit): Promise<T> {
     throw new ApiError(response.status, reasonOf(body) ?? response.statusText);
   }
   return body as T;
+}
+
+/** Fewer than the server reads of one table at a time. */
+const LANES = 3;
+const lanes: Promise<unknown>[] = Array.from({ length: LANES }, () => Promise.resolve());
+let asked = 0;
+
+/** As `call`, for lists of what is read from storage: a few at a time. */
+export function callInTurn<T>(path: string): Promise<T> {
+  const lane = asked++ % LANES;
+  const answer = (lanes[lane] as Promise<unknown>).then(() => call<T>(path));
+  lanes[lane] = answer.catch(() => null);
+  return answer;
 }
 
 function reasonOf(body: unknown): string | null {

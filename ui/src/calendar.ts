@@ -1,6 +1,7 @@
 // Which slices there are and which are missing. Pure.
 
 import type { DateWithoutRun, RunWithoutSlice, SliceLine, State } from "./api";
+import { isOfPublished } from "./failure";
 import { publishedUnder } from "./runs";
 
 export type Grid = "days" | "hours" | "names";
@@ -43,12 +44,16 @@ export function latestWithFigures(slices: SliceLine[]): Map<string, SliceLine> {
   return latest(slices.filter(({ outcome }) => outcome !== null));
 }
 
-/** The run whose version of each slice is published although a later run published none. */
-export function publishedBefore(slices: SliceLine[]): Map<string, SliceLine> {
+/**
+ * The run whose version of each slice is published although a later run published none; null where only the later
+ * one's failure knows of it, as Airflow forgets a task's figures when it runs again in the same run.
+ */
+export function publishedBefore(slices: SliceLine[]): Map<string, SliceLine | null> {
   const byKey = new Map<string, SliceLine[]>();
   for (const slice of slices) byKey.set(slice.slice_key, [...(byKey.get(slice.slice_key) ?? []), slice]);
-  const before = [...latest(slices)].map(([key, line]) => [key, publishedUnder(line, byKey.get(key) ?? [])] as const);
-  return new Map(before.filter((one): one is [string, SliceLine] => one[1] !== null));
+  const before = [...latest(slices)].map(([key, line]) => [line, publishedUnder(line, byKey.get(key) ?? [])] as const);
+  const known = before.filter(([line, earlier]) => earlier !== null || isOfPublished(line.failure));
+  return new Map(known.map(([line, earlier]) => [line.slice_key, earlier]));
 }
 
 /** How most slices are named: a person may give one a name of its own. */

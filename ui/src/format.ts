@@ -44,6 +44,12 @@ export function time(value: string | null | undefined): string {
   return date.toLocaleString(undefined, { dateStyle: "medium", timeStyle: "short", timeZone: chosenTimezone() });
 }
 
+/** From when to when. */
+export function span(started: string | null, ended: string | null): string {
+  if (started === null) return "not started";
+  return ended === null ? `since ${time(started)}` : `${time(started)} – ${time(ended)}`;
+}
+
 /** Of today's times: with seconds, and without the date. */
 export function clock(value: string): string {
   return new Date(value).toLocaleTimeString(undefined, { timeZone: chosenTimezone() });

@@ -11,15 +11,19 @@ export interface Data<T> {
 /** Milliseconds until JSON is fetched again, also by what it was; null: it is not. */
 type Refresh<T> = number | null | ((value: T) => number | null);
 
-/** Fetches JSON, and again while `refresh` says so. A failed refresh keeps what was there. */
-export function useData<T>(path: string | null, refresh: Refresh<T> = null): Data<T> {
+/**
+ * Fetches JSON, and again while `refresh` says so. A failed refresh keeps what was there.
+ *
+ * @param ask  what fetches, the same each time.
+ */
+export function useData<T>(path: string | null, refresh: Refresh<T> = null, ask: (path: string) => Promise<T> = call): Data<T> {
   const [data, setData] = useState<Data<T> & { path: string | null }>({ path, value: null, error: null });
   useEffect(() => {
     if (path === null) return undefined;
     let isCurrent = true;
     let last: T | null = null;
     const load = () =>
-      call<T>(path).then(
+      ask(path).then(
         (value) => {
           last = value;
           if (isCurrent) setData((old) => unlessSame(old, { path, value, error: null }));
@@ -34,6 +38,6 @@ export function useData<T>(path: string | null, refresh: Refresh<T> = null): Dat
       isCurrent = false;
       stop();
     };
-  }, [path, refresh]);
+  }, [ask, path, refresh]);
   return data.path === path ? data : { value: null, error: null };
 }

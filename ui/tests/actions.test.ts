@@ -1,13 +1,14 @@
 import { describe, expect, it } from "vitest";
 
 import { actionsFor, clearOf, lacking, usualCost } from "../src/actions";
-import type { FailureLine } from "../src/api";
-import { changeFirst, countWords, placeWords, sentenceOf } from "../src/failure";
+import type { FailureLine, Reason } from "../src/api";
+import { changeFirst, countWords, markedWords, placeWords, sentenceOf, upstreamWords } from "../src/failure";
 import { slice } from "./calendar.test";
 
 const names = (...given: Parameters<typeof slice>) => actionsFor(slice(...given)).map((action) => action.name);
 const failure = (kind: string, sentence = "", code = ""): FailureLine => ({ kind, sentence, code, advice: [], place: {}, counts: {}, row_texts: [] });
 const TOO_MANY = failure("input", "57 of 195 rows failed", "too_many_failed");
+const first = (of: FailureLine | null) => changeFirst({ failure: of, upstream: null });
 const counts = { planned: 100, succeeded: 88, quarantined: 12 };
 
 describe("actionsFor", () => {
@@ -68,11 +69,26 @@ describe("actionsFor", () => {
 
 describe("a failure", () => {
   it.each(["input", "model", "cluster", "connection"])("of kind %s needs a change before a rerun", (kind) => {
-    expect(changeFirst(failure(kind))).toContain("first: a run of the same fails again");
+    expect(first(failure(kind))).toContain("first: a run of the same fails again");
   });
   it("of a kind that a rerun may fix needs none; of too many rows, there is a choice", () => {
-    expect([failure("engine"), failure("of-2030"), null].map(changeFirst)).toEqual([null, null, null]);
-    expect(changeFirst(TOO_MANY)).toContain("or accept that they are missing");
+    expect([failure("engine"), failure("of-2030"), null].map(first)).toEqual([null, null, null]);
+    expect(first(TOO_MANY)).toContain("or accept that they are missing");
+  });
+  it("of one's own code, and of tasks before it, needs a change", () => {
+    const ofCode = { ...failure("transient"), frames: ["at f.py:1 in f: raise"] };
+    expect(first(ofCode)).toContain("your own code");
+    expect(changeFirst({ failure: null, upstream: [] })).toContain("the tasks before it succeed first");
+    expect(upstreamWords([{ task_id: "a", map_index: -1 }, { task_id: "b", map_index: 0 }])).toBe("did not run, because a, b failed");
+    expect(upstreamWords([])).toBe("did not run, because a task before it failed");
+  });
+  it("is a person's mark, where nothing else ended the run", () => {
+    const marked = (found: FailureLine | null, by: string | null = "eve"): Reason => ({ failure: found as Reason["failure"], is_marked: true, marked_by: by });
+    const stopped = { ...failure("stopped"), counts: { planned: 195, finished: 1065 } };
+    expect(markedWords(null, marked(stopped))).toBe("eve marked this run as failed. Its 1,065 finished rows are kept.");
+    expect(markedWords(stopped, marked(null, null))).toBe("Somebody marked this run as failed. Its 1,065 finished rows are kept.");
+    expect(markedWords(null, marked(null))).toBe("eve marked this run as failed.");
+    for (const other of [marked(failure("engine")), { ...marked(null), is_marked: false }, null]) expect(markedWords(null, other)).toBe(null);
   });
   it.each([
     ["the engine died", "The engine died."],
@@ -83,7 +99,15 @@ describe("a failure", () => {
   it("says where and how far", () => {
     expect(placeWords({ column: "age", row: 1234, file: "s3://in/a.csv" })).toBe("s3://in/a.csv, row 1,234, column age");
     expect(placeWords({})).toBe("");
-    expect(countWords({ planned: 1950, finished: 65, invalid_output: 2 })).toBe("1,950 planned, 65 finished, 2 invalid output");
+  });
+  it("counts each planned row once", () => {
+    const words = (planned: number, finished: number, failed?: number) => countWords({ planned, finished, ...(failed === undefined ? {} : { failed }) });
+    expect(words(1950, 65, 3)).toBe("1,950 planned = 62 answered + 3 failed + 1,885 left");
+    expect(words(195, 0)).toBe("195 planned = 0 answered + 195 left");
+    expect(words(195, 195, 57)).toBe("195 planned = 138 answered + 57 failed");
+    expect(countWords({ planned: 195, finished: 65, failed: 3, invalid_output: 2 })).toBe("195 planned = 62 answered + 3 failed (2 invalid output) + 130 left");
+    expect(words(1014, 128, 481)).toBe("");
+    expect(countWords({})).toBe("");
   });
 });
 

@@ -8,11 +8,11 @@ export function slice(key: string, more: Partial<SliceLine> = {}): SliceLine {
     slice_key: key, timezone: null, table: `/t/${key}`, run_id: `r-${key}`, map_index: -1, try_number: 1, state: "published",
     started: null, ended: null, archived: false, trial: null, model: null, outcome: "published",
     published_version: 1, fingerprint: null, counts: {}, tokens: {}, seconds: {}, rows_per_s: null,
-    tokens_per_s: null, gpu_seconds: null, gpu_mean: null, labels: null, quarantine_reasons: null, advice: [], failure: null, ...more,
+    tokens_per_s: null, gpu_seconds: null, gpu_mean: null, labels: null, quarantine_reasons: null, advice: [], failure: null, upstream: null, ...more,
   };
 }
 
-const EARLY = { map_index: -1, state: "queued" as const, started: null, ended: null, failure: null };
+const EARLY = { map_index: -1, state: "queued" as const, started: null, ended: null, failure: null, upstream: null };
 
 function without(...keys: string[]): DateWithoutRun[] {
   return keys.map((key) => ({ slice_key: key, date: `${key}T00:00:00Z`, archived: false }));
@@ -61,7 +61,7 @@ describe("backfillRange", () => {
 });
 
 export function run(run_id: string, slice_key: string | null, more: Partial<RunWithoutSlice> = {}): RunWithoutSlice {
-  return { run_id, map_index: -1, state: "queued", slice_key, started: null, ended: null, failure: null, ...more };
+  return { run_id, map_index: -1, state: "queued", slice_key, started: null, ended: null, failure: null, upstream: null, ...more };
 }
 
 describe("slicesToCome", () => {

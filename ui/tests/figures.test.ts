@@ -1,7 +1,7 @@
 import { afterEach, describe, expect, it, vi } from "vitest";
 
 import { compareSlices, compareVersions } from "../src/compare";
-import { compact, cost, duration, money, percent, rate, time } from "../src/format";
+import { compact, cost, duration, money, percent, rate, span, time } from "../src/format";
 import { phasesOf } from "../src/phases";
 import { pathOf, routeOf, taskInstancePath } from "../src/route";
 import { colorsOf, LOOKS, ORDER } from "../src/states";
@@ -28,6 +28,12 @@ describe("numbers", () => {
 
 describe("times", () => {
   afterEach(() => vi.unstubAllGlobals());
+  it("say of what has not begun nothing else", () => {
+    const at = "2026-01-01T00:00:00Z";
+    expect([span(null, null), span(null, at), span(at, null), span(at, at)]).toEqual([
+      "not started", "not started", `since ${time(at)}`, `${time(at)} – ${time(at)}`,
+    ]);
+  });
   const shown = (kept: string | null) => {
     vi.stubGlobal("localStorage", { getItem: (key: string) => (key === "timezone" ? kept : null) });
     return time("2026-01-31T20:00:00Z");

@@ -15,6 +15,11 @@ describe("a published slice of which a later run publishes nothing", () => {
     expect(publishedBefore([rerun, trial, first]).get("a")?.run_id).toBe("first");
     expect(publishedUnder(rerun, [rerun, trial, first])?.run_id).toBe("first");
   });
+  it("is known to be so by the failure of a run that asked for another, where nobody has the figures any more", () => {
+    const failure = { kind: "input", code: "published", sentence: "", advice: [], place: {}, counts: {}, row_texts: [] };
+    expect([...publishedBefore([{ ...rerun, failure }])]).toEqual([["a", null]]);
+    expect(publishedBefore([{ ...rerun, failure }, first]).get("a")?.run_id).toBe("first");
+  });
   it("keeps its figures", () => {
     expect(measured(latestWithFigures([rerun, first]).values()).map(({ run_id }) => run_id)).toEqual(["first"]);
   });

@@ -12,6 +12,8 @@ _CONTROL = re.compile(
     "[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ud800-\udfff\ufeff\U000e0000-\U000e007f]"
 )
 _LINE = re.compile(r"\r?\n")
+#: The folder on a node into which Ray unpacked code that came with a job.
+_UNPACKED = re.compile(r"(?:/[^\s/:'\"]{1,200}){1,20}/(?:py_modules|working_dir)_files/[^\s/:'\"]{1,200}/")
 
 
 def plain_text(text: str) -> str:
@@ -20,6 +22,11 @@ def plain_text(text: str) -> str:
     So a key, a name or a value ends no line, and none looks like another line of the log.
     """
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode(), _ANSI.sub("", text))
+
+
+def short_paths(text: str) -> str:
+    """Returns it with the paths of code that came with a job as its author knows them: `module/file.py`."""
+    return _UNPACKED.sub("", text)
 
 
 def plain_lines(text: str) -> list[str]:

@@ -17,6 +17,8 @@ _STEPS = {
     "attach": "waiting for {holder}, which is running this slice",
 }
 
+#: Why rows are in quarantine: the most frequent ones.
+_REASONS = 3
 #: Seconds after which a start tells how long it takes.
 _LONG_START_S = 10.0
 
@@ -67,7 +69,9 @@ def result_lines(report: Report) -> list[str]:
         return [plain_text(f"kept: the input is empty now, and {stay} in {report.output_path}")]
     result = plain_text(f"{report.outcome}: {counts.succeeded:,} rows in {report.output_path}")
     if counts.quarantined:
-        result += f", {counts.quarantined:,} in quarantine"
+        reasons = [f"{name} {rows:,}" for name, rows in (report.quarantine_reasons or {}).items()]
+        most = ", ".join(reasons[:_REASONS]) + ", ..." * (len(reasons) > _REASONS)
+        result += f", {counts.quarantined:,} in quarantine" + (f" ({most})" if reasons else "")
     if report.outcome != "published":
         return [result]
     start = str(report.seconds.start or "")

@@ -6,12 +6,15 @@ import contextlib
 import copyreg
 import difflib
 import errno
+import importlib.util
 import os
+import traceback
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
 from airflow_provider_raydatallm.contract.result.failure import Code, Failure, Kind, Place
+from airflow_provider_raydatallm.contract.result.failure_patterns import find_frames
 
 
 class SliceError(Exception):
@@ -31,6 +34,7 @@ class SliceError(Exception):
         place: Place | None = None,
         row_texts: Sequence[str] = (),
         frames: Sequence[str] = (),
+        counts: Mapping[str, int] | None = None,
         code: Code = "",
         log: Mapping[str, Any] | None = None,
     ) -> None:
@@ -43,6 +47,7 @@ class SliceError(Exception):
                 place=place or Place(),
                 row_texts=tuple(row_texts),
                 frames=tuple(frames),
+                counts=counts or {},
                 code=code,
             )
         )
@@ -73,9 +78,9 @@ class StorageError(SliceError):
 
     def __init__(self, what: str, path: str, why: str) -> None:
         super().__init__(
-            f"cannot {what} {path}: {why}",
+            f"{why.removesuffix('.')}: cannot {what} {path}",
             kind="input" if os.strerror(errno.ENAMETOOLONG) in why else "transient",
-            advice="Fix that and run the slice again: its finished rows are kept",
+            advice="Fix that and run the slice again",
         )
 
 
@@ -87,9 +92,10 @@ def text_of(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def loading(what: str, advice: str = "") -> Iterator[None]:
+def loading(what: str, module: str = "") -> Iterator[None]:
     """Within, modules of the user's are imported, which may raise anything, and even end the process.
 
+    :param module: the one that the job names.
     :raises SliceError: for all that they raise, but for an error with a record of its own, and Ctrl-C.
     """
     try:
@@ -99,7 +105,26 @@ def loading(what: str, advice: str = "") -> Iterator[None]:
             raise
         why = ": ".join(filter(None, [type(e).__name__, text_of(e)]))
         sentence = f"{what} cannot be loaded on the cluster ({why})"
-        raise SliceError(sentence, kind="input", advice=advice) from e
+        frames = find_frames("".join(traceback.format_exception(e)))
+        advice = _import_advice(e, module, is_in_code=bool(frames))
+        raise SliceError(sentence, kind="input", advice=advice, frames=frames) from e
+
+
+def _import_advice(error: BaseException, module: str, *, is_in_code: bool) -> str:
+    """
+    :param is_in_code: whether a line of the user's own code raised it.
+    """
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        fault = "Fix what its code does when it is imported"
+        return fault if is_in_code else "Check the name, and that code_paths ships the code that has it"
+    package = error.name.partition(".")[0]
+    if package == module.partition(".")[0]:
+        return "Ship its code with code_paths"
+    with contextlib.suppress(ImportError, ValueError):
+        if package != error.name and importlib.util.find_spec(package) is not None:
+            return f"The cluster has another version of {package!r}: install the one that has that module"
+    install = f"Install {package!r} on the cluster's nodes or with runtime_env"
+    return f"{install}; if it is a module of your own, ship it with code_paths"
 
 
 #: Errors of Python and Arrow that quote the value which they are about.

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, cast, get_args
 
-from airflow_provider_raydatallm.contract.log.plain_text import plain_text
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text, short_paths
 from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
 
 Kind = Literal[
@@ -29,10 +29,14 @@ Kind = Literal[
     "timeout",  # the task's execution_timeout has passed
     "transient",  # anything else
 ]
-#: What a program tells apart among failures of a kind. `too_many_failed`: more than `quality.max_quarantine`.
-Code = Literal["", "too_many_failed"]
+#: What a program tells apart among failures of a kind. `too_many_failed`: more than `quality.max_quarantine`;
+#: `published`: what an earlier run published is there, and not what this one asks for.
+Code = Literal["", "too_many_failed", "published"]
 #: Kinds after which no retry can succeed.
 FINAL: frozenset[Kind] = frozenset({"input", "model", "cluster", "connection"})
+
+#: Advice where a run that failed has finished rows.
+KEPT = "Finished rows are kept, and a retry continues with the rest"
 
 #: Most characters of a text, by field, and most texts.
 _CHARACTERS = {
@@ -68,6 +72,17 @@ class Place:
             if isinstance(value, str):
                 object.__setattr__(self, name, _safe(value, _PLACE_CHARACTERS))
 
+    def __str__(self) -> str:
+        """Such as `s3://in/a.csv, row 7, column 'age'`; "" where nothing is known."""
+        parts = [
+            self.file,
+            None if self.row is None else f"row {self.row:,}",
+            self.column and f"column {self.column!r}",
+            self.worker and f"worker {self.worker}",
+            self.node and f"node {self.node}",
+        ]
+        return ", ".join(filter(None, parts))
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -82,6 +97,7 @@ class Failure:
     :param log_of: whose log that is; "": the Ray job's, or a process's of it.
     :param frames: last lines of the user's own code on the way to the root error.
     :param code: which failure it is, where a program acts on it; "": any other.
+    :param before_rows: whether no row was asked yet, so that the words of others quote none.
     """
 
     kind: Kind
@@ -95,6 +111,7 @@ class Failure:
     log_of: str = ""
     frames: tuple[str, ...] = ()
     code: Code = ""
+    before_rows: bool = False
 
     def __post_init__(self) -> None:
         for name, characters in _CHARACTERS.items():
@@ -124,6 +141,23 @@ class Failure:
         return joined([self.headline, *self.advice])
 
     @property
+    def count_words(self) -> str:
+        """Such as `195 planned = 62 answered + 3 failed (2 invalid output) + 130 left`: of the finished rows,
+        some failed. "" where the counts are none of one moment."""
+        counts = dict(self.counts)
+        planned, finished, failed = (counts.pop(name, 0) for name in ("planned", "finished", "failed"))
+        answered, left = finished - failed, planned - finished
+        if not planned or min(answered, left, failed) < 0:
+            return ""
+        kinds = ", ".join(f"{rows:,} {name.replace('_', ' ')}" for name, rows in counts.items() if rows)
+        parts = [
+            f"{answered:,} answered",
+            *([f"{failed:,} failed" + (f" ({kinds})" if kinds else "")] if failed else ()),
+            *([f"{left:,} left"] if left else ()),
+        ]
+        return f"{planned:,} planned = {' + '.join(parts)}"
+
+    @property
     def message(self) -> str:
         """For people, in lines: the text, the root error where it says more, and the user's own code."""
         cause = "" if self.cause in self.sentence else self.cause
@@ -132,6 +166,8 @@ class Failure:
     def without_row_texts(self) -> Failure:
         """Returns it without what may quote a row: for messages and for other systems. Of the user's own code
         it says which line it is."""
+        if self.before_rows:
+            return replace(self, row_texts=(), log=(), log_of="")
         lines = tuple(match[0] for frame in self.frames if (match := _FILE_AND_LINE.match(frame)))
         return replace(
             self, sentence=self._own_sentence(), cause="", row_texts=(), log=(), log_of="", frames=lines
@@ -160,7 +196,7 @@ class Failure:
         failure, is_shortest = self, False
         while True:
             values = ((n, list(v) if isinstance(v, tuple) else v) for n, v in asdict(failure).items())
-            value: dict[str, Any] = {n: v for n, v in values if v not in ("", [], {})}
+            value: dict[str, Any] = {n: v for n, v in values if v not in ("", [], {}, False)}
             value["place"] = {name: at for name, at in value["place"].items() if at is not None}
             if not value["place"]:
                 del value["place"]
@@ -207,6 +243,7 @@ class Failure:
             place=Place(**dict(_known_places(place, clean))) if isinstance(place, Mapping) else Place(),
             counts=dict(_whole_numbers(counts)) if isinstance(counts, Mapping) else {},
             code=cast("Code", code) if code in get_args(Code) else "",
+            before_rows=known.get("before_rows") is True,
             **texts,
         )
 
@@ -243,6 +280,6 @@ def _safe(text: str, characters: int, *, lines: bool = False) -> str:
     joint = "\n" if lines else " "
     text = joint.join(filter(None, map(str.rstrip if lines else str.strip, text.splitlines())))
     # Cut twice: a secret may stand where the first cut is, and a key has several lines.
-    masked = without_secrets(text.lstrip()[: 4 * characters])
+    masked = without_secrets(short_paths(text.lstrip())[: 4 * characters])
     safe = "\n".join(map(plain_text, masked.split("\n"))).strip()
     return safe if len(safe) <= characters else f"{safe[: characters - 4]} ..."

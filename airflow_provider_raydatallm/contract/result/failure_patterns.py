@@ -108,16 +108,16 @@ _DEATHS = (
         "The node ran out of memory: use nodes with more memory, or fewer engine.workers"),
     _Pattern("engine",
         r"exit code (?:137|-9)\b|Failed core proc\(s\): \{[^}\n]{0,40}: -9\}",
-        "It was killed: by its node when that ran out of memory, as `dmesg` there says, or by a person or a "
-        "platform. A retry continues with the rest"),
+        "Its node kills a process when memory runs out, as `dmesg` there says; so may a person or a "
+        "platform. A retry can succeed"),
     _Pattern("engine",
         r"node has died|node was terminated|NodeDiedError|LocalRayletDiedError|preempted",
-        "The cluster lost a node: a retry continues with the rest"),
+        "The cluster lost a node: a retry can succeed"),
     _Pattern("engine",
         r"actor (?:has )?died|actor is dead|ActorDiedError|RayActorError|ActorUnavailableError"
         r"|EngineDeadError|EngineCore encountered an issue|Engine core initialization failed"
         r"|WorkerCrashedError|[Ww]orker (?:process has )?died|exit code (?:13[0-9]|-\d+)\b",
-        "A process of the job died; its last output is in the job's log. A retry continues with the rest"),
+        "A process of the job died; its last output is in the job's log. A retry can succeed"),
 )
 # fmt: on
 
@@ -147,19 +147,21 @@ def classify(root: str) -> Failure:
     return Failure(pattern.kind, first_line(root), advice=(pattern.advice,), cause=root)
 
 
-def signal_name(exit_code: int) -> str | None:
-    """The signal that ended a process; None where it ended otherwise."""
+def signal_failure(process: str, exit_code: int) -> Failure | None:
+    """Returns the record of a process that a signal ended; None where it ended otherwise."""
     try:
-        return signal.Signals(exit_code - 128 if exit_code > 128 else -exit_code).name
+        name = signal.Signals(exit_code - 128 if exit_code > 128 else -exit_code).name
     except ValueError:
         return None
+    ended = "killed" if name == "SIGKILL" else "ended"
+    return classify(f"{process} was {ended} by {name} (exit code {exit_code})")
 
 
 def find_signal(text: str) -> Failure | None:
     """Returns the record of an engine's process that a signal ended, as vLLM's words in a text say."""
     for process, code in reversed(_CORE_EXIT.findall(text)):
-        if name := signal_name(int(code)):
-            return classify(f"{process} was ended by {name} (exit code {code})")
+        if failure := signal_failure(process, int(code)):
+            return failure
     return None
 
 

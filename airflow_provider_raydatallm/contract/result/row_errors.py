@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 #: The answer lacks its shape, or `max_tokens` cut it.
@@ -9,6 +10,8 @@ INVALID_OUTPUT = "InvalidOutput"
 TRUNCATED_ANSWER = "TruncatedAnswer"
 #: The prompt and `max_tokens` exceed `max_model_len`.
 PROMPT_TOO_LONG = "PromptTooLong"
+#: `postprocess` reads a column of the input that its row does not carry.
+COLUMN_NOT_IN_REQUEST = "ColumnNotInRequest"
 
 #: What keeps such rows out of quarantine the next time; `{}` is their number.
 _CHANGES = {
@@ -17,16 +20,21 @@ _CHANGES = {
     "were too long",
     INVALID_OUTPUT: "Change the prompt, or raise quality.repair: {} of the answers lacked the shape that was "
     "asked for",
+    COLUMN_NOT_IN_REQUEST: "Name the column in the prompt, or build the request with preprocess, which may "
+    "use all: postprocess gets the columns of the request only, and {} of its rows lacked one that it reads",
 }
 
 
 def changes_for(reasons: Mapping[str, int]) -> list[str]:
     """Returns what to change, the most frequent reason first.
 
-    :param reasons: how many rows have each type of error.
+    :param reasons: how many rows have each type of error, perhaps with the function that raised it.
     """
-    known = sorted((kind for kind in _CHANGES if reasons.get(kind)), key=lambda kind: -reasons[kind])
-    return [_CHANGES[kind].format(f"{reasons[kind]:,}") for kind in known]
+    of_types: Counter[str] = Counter()
+    for reason, rows in reasons.items():
+        of_types[reason.partition(" in ")[0]] += rows
+    known = sorted((kind for kind in _CHANGES if of_types[kind]), key=lambda kind: -of_types[kind])
+    return [_CHANGES[kind].format(f"{of_types[kind]:,}") for kind in known]
 
 
 def may_be_asked_again(reasons: Mapping[str, int]) -> bool:

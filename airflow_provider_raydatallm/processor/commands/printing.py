@@ -46,16 +46,12 @@ def print_report(report: Report | None, args: argparse.Namespace) -> None:
 
 def failure_lines(failure: Failure) -> list[str]:
     """The whole record, for people who may see rows."""
-    place, log_of = failure.place, f" of {failure.log_of}" if failure.log_of else ""
-    row = None if place.row is None else f"row {place.row:,}"
-    at = [place.file, row, place.column and f"column {place.column!r}", place.worker, place.node]
-    where = ", ".join(filter(None, at))
-    counts = ", ".join(f"{n:,} {name.replace('_', ' ')}" for name, n in failure.counts.items() if n)
+    where, log_of = str(failure.place), f" of {failure.log_of}" if failure.log_of else ""
     return [
         failure.headline,
         *(f"Advice: {advice}" for advice in failure.advice),
         *([f"Where: {where}"] if where else ()),
-        *([f"Rows: {counts}"] if counts else ()),
+        *([f"Rows: {failure.count_words}"] if failure.count_words else ()),
         *(failure.cause.split("\n") if failure.cause not in failure.sentence else ()),
         *failure.frames,
         *([f"Last lines of the log{log_of}:", *failure.log] if failure.log else ()),

@@ -130,8 +130,8 @@ def _stage(args: argparse.Namespace) -> int:
             staged = stage_slice(
                 job, partial(_print_progress, None), name=args.name, keep_days=args.keep_days
             )
-    except StopRequested:
-        raise SliceError("the run was told to stop; its finished rows are kept", kind="stopped") from None
+    except StopRequested as e:
+        raise SliceError.of(e.failure) from None
     if isinstance(staged, Report):
         print_report(staged, args)
         return 0

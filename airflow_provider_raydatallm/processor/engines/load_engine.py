@@ -16,7 +16,7 @@ def load_engine(job: SliceJob) -> type[Engine]:
     """
     name = job.engine.kind
     module, _, attribute = job.engine.reference.partition(":")
-    with loading(f"engine {name!r}"):
+    with loading(f"engine {name!r}", module):
         engine = getattr(importlib.import_module(module), attribute)
     if not (isinstance(engine, type) and issubclass(engine, Engine)):
         raise SliceError(f"engine {name!r} is not a subclass of {Engine.__module__}.Engine", kind="input")

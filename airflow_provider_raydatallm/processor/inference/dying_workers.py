@@ -73,10 +73,7 @@ class DyingWorkers:
             Failure(
                 "engine",
                 f"workers of {name} died {deaths:,} times, and no row was answered",
-                advice=(
-                    "Finished rows are kept, and a retry continues with the rest",
-                    "Fix what ended the worker: its log may say it",
-                ),
+                advice=("Fix what ended the worker: its log may say it",),
                 cause=why.text if why is not None else "",
             )
         )

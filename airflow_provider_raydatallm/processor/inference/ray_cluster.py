@@ -41,7 +41,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.own_phase import say_admi
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, RequestReader
-from airflow_provider_raydatallm.processor.root_error import root_error
+from airflow_provider_raydatallm.processor.root_error import root_error, starting
 from airflow_provider_raydatallm.processor.sizing import checks, cluster_probe
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs, TokenLengthSample
@@ -144,7 +144,8 @@ class RayCluster:
         if engine.needs_token_lengths(raised=limit_raised):
             lengths = _sample_lengths(inference, missing)
         past_throughput = newest_throughput(inference.job) if engine.needs_past_throughput else None
-        engine.choose_sizes(SizingInputs(cluster, lengths, past_throughput, limit_raised))
+        with starting():
+            engine.choose_sizes(SizingInputs(cluster, lengths, past_throughput, limit_raised))
         findings = checks.preflight_findings(engine.plan, rows, cluster)
         checks.raise_errors(findings)
         return findings
@@ -173,7 +174,8 @@ class RayCluster:
             raise
         try:
             say_admitted()
-            engine.on_admitted()
+            with starting():
+                engine.on_admitted()
             _answer(run, slot, on_update)
         finally:
             slot.release()
@@ -256,13 +258,15 @@ def _answer_rows(run: InferenceRun, writers: FragmentWriters) -> None:
     if writers.slice_process is None:
         _answer_until_none_is_lost(run, writers)
         return
+    with starting():
+        open_feeder = engine.start_for_feeders(alone=True)
     run_in_slice_process(
         writers.slice_process,
         run.missing,
         run.still_missing,
         job,
         run.reader,
-        engine.start_for_feeders(alone=True),
+        open_feeder,
         run.parser,
         engine.block_rows,
     )

@@ -34,5 +34,5 @@ class SizeWatch:
                 raise SliceError(
                     f"the cluster lost nodes, and the slice has waited {waited_s:.0f} s: {finding.message}",
                     kind="queue",
-                    advice=finding.advice,
+                    advice=finding.fix,
                 )

@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_lo
 from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.requests import RequestReader
+from airflow_provider_raydatallm.processor.root_error import starting
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from airflow_provider_raydatallm.processor.store.spans import Spans
 
@@ -50,7 +51,8 @@ class SliceProcess(WriterActor):
         if not job.runs_user_code:
             keep_pandas_from_pyarrow()
         writer = OwnWriter(self)
-        feeder = open_feeder(WriterSink(parser, writer))
+        with starting():
+            feeder = open_feeder(WriterSink(parser, writer))
         reader.check_ahead((index for index, _ in missing), is_retry=is_retry)
         stage = RequestStage(reader, writer)
         for block in cut_blocks((table for item in missing for table in stage.read(*item)), block_rows):

@@ -58,8 +58,5 @@ def stall_error(event: str, waiting: str, description: str) -> SliceError:
     return SliceError(
         f"{event} (limits.stall) while {waiting}{f': {description}' if description else ''}",
         kind="engine",
-        advice=(
-            "A retry continues with the rest",
-            "Raise limits.stall for work that takes longer",
-        ),
+        advice=("Run the slice again", "Raise limits.stall for work that takes longer"),
     )

@@ -52,16 +52,25 @@ class Survey:
     """The files of a slice.
 
     :ivar base: their plan, without units.
+    :ivar only_in_table: its columns that other slices of the table have, and these files lack.
     """
 
     job: SliceJob
     files: Sequence[ScannedFile]
     base: Plan
+    only_in_table: frozenset[str]
 
     @property
     def has_rows(self) -> bool:
         """Whether there are rows, of whatever slice."""
         return any(one.rows for one in self.files)
+
+    @property
+    def own(self) -> Plan:
+        """`base` with the columns of these files only."""
+        schemas = (self.base.source_schema, self.base.schema)
+        source, published = (pa.schema([f for f in s if f.name not in self.only_in_table]) for s in schemas)
+        return replace(self.base, source_schema=source, schema=published)
 
     def plan(self, request_columns: Iterable[str] | None = None) -> Plan:
         """Cuts the files into units.
@@ -184,6 +193,7 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
             files=len(files),
             slice_filter=build_slice_filter(job, listed, all_columns, types.schema),
         ),
+        frozenset(field.name for field in unknown),
     )
 
 

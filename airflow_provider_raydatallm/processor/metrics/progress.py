@@ -15,7 +15,7 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any
 
-from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.result.failure import KEPT, Failure
 from airflow_provider_raydatallm.contract.result.failure_patterns import naming_model
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.metrics import prometheus
@@ -31,6 +31,11 @@ logger = logging.getLogger(__name__)
 #: Seconds between two exports to Prometheus, below Ray's collection period of 10 s; exports per file write.
 _EXPORT_SECONDS = 5.0
 _EXPORTS_PER_WRITE = 2
+
+#: Attribute of an error whose record the progress file has.
+_RECORDED = "is_recorded"
+#: What of `Meter.progress` a `Failure` counts, by its words for it.
+_COUNTS = {"planned": "planned", "rows": "finished", "failed": "failed", "invalid_output": "invalid_output"}
 
 ProgressCallback = Callable[[dict[str, Any]], None]
 
@@ -65,8 +70,11 @@ class ProgressReporter:
             if self.latest is not None:
                 self._progress = {**self._progress, **self.latest()}
             failure = diagnose_run(error, self._job, _counts(self._progress))
-            self._progress = {**self._progress, "step": "failed", "failure": failure.to_json()}
-            self._try(self._write)
+            counts = {key: failure.counts[name] for key, name in _COUNTS.items() if name in failure.counts}
+            self._progress = {**self._progress, **counts, "step": "failed", "failure": failure.to_json()}
+            if self._try(self._write):
+                with contextlib.suppress(Exception):
+                    setattr(error, _RECORDED, True)
 
     def report(
         self, progress: dict[str, Any], log_every_s: float = 0.0, details: dict[str, Any] | None = None
@@ -102,26 +110,37 @@ class ProgressReporter:
         progress = {**self._details, **self._progress}
         write_progress(self._store, self._lease, self._job.slice_key, own_task(), progress)
 
-    def _try(self, action: Callable[[], None]) -> None:
+    def _try(self, action: Callable[[], None]) -> bool:
+        """Returns whether it succeeded."""
         try:
             action()
+            return True
         except Exception as e:
             if action.__name__ not in self._warned:
                 self._warned.add(action.__name__)
                 logger.warning("could not report progress: %s", e)
+            return False
+
+
+def is_recorded(error: BaseException) -> bool:
+    """Whether the progress file says already why, and when, the run failed."""
+    return getattr(error, _RECORDED, False) is True
 
 
 def diagnose_run(error: BaseException, job: SliceJob, counts: Mapping[str, int] | None = None) -> Failure:
     """Returns the record of what ended a run. The error carries it from then on: whoever reports it need not
-    read the log again."""
+    read the log again.
+
+    :param counts: as far as the run's progress knows, unless the error counts rows itself.
+    """
     failure = naming_model(root_error(error, process_log), job.model_source)
-    failure = replace(failure, counts=counts or failure.counts)
+    counts = failure.counts or counts or {}
+    is_kept = counts.get("finished", 0) > 0 and failure.can_retry and KEPT not in failure.advice
+    failure = replace(failure, counts=counts, advice=(*failure.advice, *[KEPT] * is_kept))
     with contextlib.suppress(Exception):
         error.failure, error.log = failure, None  # type: ignore[attr-defined]
     return failure
 
 
 def _counts(progress: Mapping[str, Any]) -> dict[str, int]:
-    """Of `Meter.progress`, in the words of a `Failure`."""
-    names = {"planned": "planned", "rows": "finished", "failed": "failed", "invalid_output": "invalid_output"}
-    return {name: progress[key] for key, name in names.items() if progress.get(key) is not None}
+    return {name: progress[key] for key, name in _COUNTS.items() if progress.get(key) is not None}

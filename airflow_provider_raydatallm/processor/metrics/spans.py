@@ -16,7 +16,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_metadata
+from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_job, own_metadata
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class RunSpans:
 
     def begin(self, slice_key: str) -> None:
         if self._tracer is not None:
-            job = own_metadata().get("job_submission_id", "")
+            job = own_job() or ""
             attributes = {"ray_llm.slice_key": slice_key, "ray_llm.job": job}
             self._root = self._tracer.start_span("ray_llm.job", self._parent, attributes=attributes)
 

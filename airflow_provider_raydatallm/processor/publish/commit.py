@@ -362,5 +362,5 @@ def _confirm_columns(
     except ColumnsChangedError as e:
         raise OtherColumnsError(
             f"another slice of the table was published with other columns meanwhile: {e.failure.sentence}",
-            advice=("Run the slice again: its finished rows are kept", *e.failure.advice),
+            advice=("Run the slice again", *e.failure.advice),
         ) from e

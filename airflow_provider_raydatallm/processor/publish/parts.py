@@ -303,9 +303,9 @@ class _ParquetFile:
             self._writer.write_table(table)
         except OSError as e:
             raise SliceError(
-                f"cannot write {self._path}: {e.strerror or e}",
+                f"{e.strerror or e}: cannot write {self._path}",
                 kind="transient",
-                advice="Free space there (or set TMPDIR) and run the slice again: its finished rows are kept",
+                advice="Free space there (or set TMPDIR) and run the slice again",
             ) from e
 
     def __exit__(self, kind: Any, *rest: object) -> None:

@@ -27,6 +27,7 @@ def check_quarantine(job: SliceJob, plan: Plan, checkpoint: Checkpoint, state: C
     most = ", ".join(f"{count:,} {kind}" for kind, count in summary.reasons.most_common(3))
     functions = dict.fromkeys(kind.partition(" in ")[2] for kind in summary.reasons if " in " in kind)
     left = f", while {state.rows_missing:,} are still to be asked" if state.rows_missing else ""
+    kept = ", and the answered rows are kept" if plan.rows > state.rows_missing + failed else ""
     again = "Set rerun.retry_quarantined=True to ask for the failed rows again"
     raise SliceError(
         f"{what}, which is more than quality.{name} {limit:g}" + (f" ({most})" if most else "") + left,
@@ -39,12 +40,18 @@ def check_quarantine(job: SliceJob, plan: Plan, checkpoint: Checkpoint, state: C
             ),
             again if not functions and may_be_asked_again(summary.reasons) else "",
             f"Or raise quality.{name} to publish without them",
-            "Nothing is published, and the answered rows are kept: `airflow-ray-llm sample "
+            f"Nothing is published{kept}: `airflow-ray-llm sample "
             f"{job.output_path} {job.slice_key} --quarantined` shows those that failed",
         ),
         place=summary.place,
         row_texts=summary.examples,
         frames=summary.frames,
+        counts={
+            "planned": plan.rows,
+            "finished": plan.rows - state.rows_missing,
+            "failed": failed,
+            "invalid_output": invalid,
+        },
         code="too_many_failed" if name == "max_quarantine" else "",
     )
 

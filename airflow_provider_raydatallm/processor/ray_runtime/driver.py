@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import time
@@ -13,13 +14,15 @@ from typing import Any
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import call_within
 
-#: Lines of a dead process's log that may hold its reason, and seconds for one request.
-_LOG_LINES = 1000
+#: Last lines of a dead process's output that may hold its reason, and seconds for one request.
+_LOG_LINES = {"out": 1000, "err": 20}
 _LOG_TIMEOUT_S = 60
 #: Seconds before each try: a busy node may not answer at once, and only failed runs read logs.
 _LOG_BACKOFF_S = (0, 1, 2, 4, 8)
 #: Seconds for all of it: Ray's requests for a log's text have no limit.
 _LOGS_TIMEOUT_S = 180
+#: Lines by which Ray knows whose output follows.
+_OF_RAY = re.compile(r"^:(?:job_id|actor_name|task_name):.*\n?", re.MULTILINE)
 #: Instead of a job's id, in names of logs.
 _NO_JOB = "ffffffff"
 
@@ -31,8 +34,8 @@ class StopRequested(BaseException):
 
     failure = Failure(
         "stopped",
-        "the job was told to stop, by somebody or by its cluster",
-        advice=("A retry continues with the rest",),
+        "the job was told to stop: its task, or its run, was marked or cleared, or somebody else, or its "
+        "cluster, stopped it",
     )
 
 
@@ -69,27 +72,34 @@ def _own_modules() -> dict[str, Any]:
 
 
 def process_log(**process: Any) -> str:
-    """Returns the last log lines of an actor (`actor_id`) or process (`node_id`, `pid`) of this job; "" if
-    they cannot be read."""
+    """Returns the last lines that an actor (`actor_id`) or process (`node_id`, `pid`) of this job printed,
+    those of its standard error last; "" if they cannot be read."""
     with contextlib.suppress(TimeoutError):
         return call_within(_LOGS_TIMEOUT_S, lambda: _read_log(**process))
     return ""
 
 
 def _read_log(**process: Any) -> str:
-    from ray.util.state import get_log
-
     for seconds in _LOG_BACKOFF_S:
         time.sleep(seconds)
-        for place in (lambda: process, lambda: _moved_log(**process)):
-            # The failure that is being reported matters more.
-            with contextlib.suppress(Exception):
-                if text := "".join(get_log(**place(), tail=_LOG_LINES, timeout=_LOG_TIMEOUT_S)):
-                    return text
+        if output := _read_stream("out", **process):
+            return _OF_RAY.sub("", "\n".join([output.rstrip("\n"), _read_stream("err", **process)]))
     return ""
 
 
-def _moved_log(**process: Any) -> dict[str, str]:
+def _read_stream(suffix: str, **process: Any) -> str:
+    from ray.util.state import get_log
+
+    options: dict[str, Any] = {"tail": _LOG_LINES[suffix], "timeout": _LOG_TIMEOUT_S, "errors": "replace"}
+    for place in (lambda: {**process, "suffix": suffix}, lambda: _moved_log(suffix, **process)):
+        # The failure that is being reported matters more.
+        with contextlib.suppress(Exception):
+            if text := "".join(get_log(**place(), **options)):
+                return text
+    return ""
+
+
+def _moved_log(suffix: str, **process: Any) -> dict[str, str]:
     """The node and file of a dead process's log that Ray moved: it does so on nodes with over 200 logs, and
     does not find them by their process any more."""
     import ray
@@ -101,7 +111,7 @@ def _moved_log(**process: Any) -> dict[str, str]:
     node_id = process["node_id"]
     # A process that Ray started before any job needed it has another name.
     for job in (ray.get_runtime_context().get_job_id(), _NO_JOB):
-        pattern = f"old/worker-*-{job}-{process['pid']}.out"
+        pattern = f"old/worker-*-{job}-{process['pid']}.{suffix}"
         files = list_logs(node_id=node_id, glob_filter=pattern, timeout=_LOG_TIMEOUT_S)
         if names := [name for group in files.values() for name in group]:
             return {"node_id": node_id, "filename": names[0]}

@@ -1,4 +1,4 @@
-"""Which Airflow task submitted this process, by its job's metadata."""
+"""Which job this process is, and which Airflow task submitted it, by the job's metadata."""
 
 from __future__ import annotations
 
@@ -12,6 +12,11 @@ CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 def own_metadata() -> dict[str, str]:
     """Returns the metadata of this process's job; {} where it is none."""
     return json.loads(os.environ.get(CONFIG, "{}")).get("metadata") or {}
+
+
+def own_job() -> str | None:
+    """Returns the id of this process's job; None where it is none."""
+    return own_metadata().get("job_submission_id")
 
 
 def own_task() -> dict[str, str] | None:

@@ -33,8 +33,7 @@ class RowFunction:
         self._init_arguments = (name, row_parameters, pickled)
         self._columns = [p for p in row_parameters if p != ROW]
         self._takes_row = ROW in row_parameters
-        advice = "Ship the code that it imports with code_paths, or install it on the cluster"
-        with loading(f"the function {name!r}", advice):
+        with loading(f"the function {name!r}"):
             self._function, self._arguments = _Unpickler(io.BytesIO(pickled)).load()
 
     def __reduce__(self) -> tuple[Any, ...]:

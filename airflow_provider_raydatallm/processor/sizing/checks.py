@@ -42,11 +42,7 @@ class Finding:
     kind: Kind = "input"
 
     def __str__(self) -> str:
-        return joined([self.message, self.advice])
-
-    @property
-    def advice(self) -> str:
-        return f"{self.fix} [{self.code}]"
+        return joined([self.message, f"{self.fix} [{self.code}]"])
 
 
 def check_sizes(
@@ -222,5 +218,5 @@ def raise_errors(findings: Sequence[Finding]) -> None:
         raise SliceError(
             "; ".join(one.message for one in errors),
             kind=errors[0].kind,
-            advice=[one.advice for one in errors],
+            advice=[one.fix for one in errors],
         )

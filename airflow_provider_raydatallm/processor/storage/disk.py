@@ -15,6 +15,8 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 
 #: Error numbers of a hard link that no retry helps.
 _NO_LINK = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV}
+#: Free bytes below which a disk is full: a run writes documents of some kB.
+_FULL = 1 << 20
 _KINDS = {
     stat.S_IFDIR: "a folder", stat.S_IFLNK: "a link", stat.S_IFIFO: "a FIFO", stat.S_IFSOCK: "a socket",
     stat.S_IFCHR: "a device", stat.S_IFBLK: "a device",
@@ -31,6 +33,18 @@ def kind_of(mode: int) -> str:
     :param mode: of its status.
     """
     return _KINDS.get(stat.S_IFMT(mode), "no file")
+
+
+def why_not_writable(path: str) -> str | None:
+    """Why this process could not write at a path now; None where nothing speaks against it."""
+    whole = Path(path)
+    at = next(folder for folder in (whole, *whole.parents) if folder.is_dir())
+    if os.statvfs(at).f_flag & os.ST_RDONLY:
+        return f"the disk of {at} is mounted read-only"
+    if not os.access(at, os.W_OK | os.X_OK):
+        return f"user {_user(os.geteuid())} may not write in {at}"
+    free = shutil.disk_usage(at).free
+    return f"the disk of {at} is full ({free:,} bytes are free)" if free < _FULL else None
 
 
 def open_regular(path: str, *, follows_link: bool = False) -> int:

@@ -312,7 +312,7 @@ class Store:
                     f"the copy of {source.path(source_name)} to {self.path(name)} did not become whole in "
                     "time",
                     kind="transient",
-                    advice="Run the slice again: its finished rows are kept",
+                    advice="Run the slice again",
                 )
             except Exception as e:
                 if self._size_if_known(name) == size:  # it was copied, and the answer was lost

@@ -205,3 +205,18 @@ def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan |
         damage = e if isinstance(e, CorruptFileError) else CorruptFileError(store, name, str(e))
         store.keep_damaged_file(name, damage, "the slice is planned again")
         return None
+
+
+def plan_document(store: Store, name: str) -> Mapping[str, Any]:
+    """Returns a stored plan as it is written; nothing where it is gone or damaged."""
+    try:
+        document = store.read_document(name, PLAN_BYTES)
+    except CorruptFileError:
+        return {}
+    return document if isinstance(document, Mapping) else {}
+
+
+def asked_before(store: Store, name: str) -> Mapping[str, Any] | None:
+    """Returns the arguments that decided the answers to a stored plan; None where it does not say."""
+    asked = plan_document(store, name).get(ASKED)
+    return asked if isinstance(asked, Mapping) else None

@@ -15,12 +15,14 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.slice_paths import SliceAddress
+from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_job
 from airflow_provider_raydatallm.processor.storage.filesystem import tried_briefly
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.file_names import PROGRESS
 from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseHolder, LeaseLostError
 from airflow_provider_raydatallm.processor.store.leftovers import lease_to_tidy
+from airflow_provider_raydatallm.processor.store.marks import names_task
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 
@@ -39,14 +41,14 @@ def read_progress(folders: SliceFolders) -> dict[str, Any] | None:
 def write_progress(
     store: Store, lease: Lease, slice_key: str, task: Mapping[str, str] | None, progress: Mapping[str, Any]
 ) -> None:
-    """Writes nothing once the lease is lost.
+    """Writes nothing once the lease is lost. By its Ray job, Airflow knows which try the run was of.
 
     :param task: the Airflow task of the run, if it is of one.
     """
     if lease.lost:
         return
     now = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
-    run = {"slice_key": slice_key, "when": now, "epoch": lease.epoch, "task": task}
+    run = {"slice_key": slice_key, "when": now, "epoch": lease.epoch, "task": task, "job": own_job()}
     try:
         lease.check()
         store.put_json(PROGRESS, {**run, **progress})
@@ -63,8 +65,8 @@ def leave_failure(
     task: Mapping[str, str] | None = None,
     is_over: Callable[[LeaseHolder], bool] = lambda holder: False,
 ) -> None:
-    """Leaves why a run failed, unless its progress says so, or another run is at work: for readers of the
-    table.
+    """Leaves why a run failed, and when, unless another run is at work, or the table names other tasks and
+    not this one: for readers of the table.
 
     :param is_over: as of `Lease.acquire`.
     :raises SliceError: when a folder belongs to another table, or the newest commit cannot be read; then
@@ -72,15 +74,14 @@ def leave_failure(
     """
     check_folders(of)
     folders = SliceFolders.open(of.paths)
+    if task is not None and names_task(Store(of.table_paths.staging), task) is False:
+        return  # of a task that publishes nothing here
     if (version := versions.newest_version(folders.metadata)) is not None:
         folders.check_table(version)
-    record = failure.to_json()
-    if (read_progress(folders) or {}).get("failure") == record:
-        return
     lease = lease_to_tidy(folders, of.slice_key, is_over)
     if lease is not None:
         with contextlib.closing(lease):
-            progress = {"step": "failed", "failure": record}
+            progress = {"step": "failed", "failure": failure.to_json()}
             write_progress(folders.metadata, lease, of.slice_key, task, progress)
 
 

@@ -7,7 +7,7 @@ number up, so that no run can publish under it. Imports only fsspec, for the Air
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -110,6 +110,12 @@ class Version:
     def answers(self) -> str:
         """The answers' own fingerprint, whatever is published beside them."""
         return str(self.body["answers"])
+
+    @property
+    def task_name(self) -> str | None:
+        """The Airflow task that published it, as people name it; None where no task did."""
+        task = self.body.get("task")
+        return task_name(task) if isinstance(task, dict) and task.keys() >= {"dag_id", "task_id"} else None
 
     @property
     def input_hash(self) -> str:
@@ -252,6 +258,11 @@ def epoch(store: Store) -> int:
     except SliceError:
         return 0
     return version.epoch if version is not None else 0
+
+
+def task_name(task: Mapping[str, str]) -> str:
+    """Such as `task 'infer' of DAG 'reviews'`."""
+    return f"task {task['task_id']!r} of DAG {task['dag_id']!r}"
 
 
 def commit_name(number: int) -> str:

@@ -7,6 +7,7 @@ from urllib.parse import unquote
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import SLICE, slice_paths, slice_template
+from airflow_provider_raydatallm.processor.storage import disk
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.slice_listing import fill, find_folders
@@ -59,9 +60,14 @@ def nothing_of(output_path: str, key: str, metadata_path: str | None = None) -> 
 def nothing_in(output_path: str, metadata_path: str | None = None) -> SliceError:
     """What to say of a table in which no run left anything."""
     table, _, _ = slice_template(output_path).rpartition("/")
-    is_there = SLICE in table or bool(Store(table).names())
+    store = Store(table)
+    is_there = SLICE in table or bool(store.names())
+    is_empty = f"{table} is empty, or does not exist"
+    sentence = f"no run left anything in {output_path}" if is_there else is_empty
+    if store.is_local and (obstacle := disk.why_not_writable(store.root)) is not None:
+        sentence += f": {obstacle}"
     return SliceError(
-        f"no run left anything in {output_path}" if is_there else f"{table} is empty, or does not exist",
+        sentence,
         kind="input",
         advice=(_EARLY, _OTHER if metadata_path is None else _OTHER_METADATA.format(metadata_path)),
     )

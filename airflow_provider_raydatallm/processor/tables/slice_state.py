@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
@@ -14,6 +14,7 @@ from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.processor.publish.published import hidden_metadata
 from airflow_provider_raydatallm.processor.publish.staged_commands import staged_listing
+from airflow_provider_raydatallm.processor.storage import disk
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.run_record import read_progress
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
@@ -32,6 +33,7 @@ class SliceState:
     :param version: the newest published one; None: nothing is published.
     :param run: what a run does that has published nothing yet; None: there is none.
     :param progress: of that run, as it wrote it last.
+    :param obstacle: why nothing can be written on the disk that it is on.
     :param staged: entries of `staged_listing`: versions that wait for their commit.
     :param failure: why the published version, or whether there is one, cannot be read.
     """
@@ -44,6 +46,7 @@ class SliceState:
     progress: dict[str, Any] | None = None
     staged: Sequence[dict[str, Any]] = ()
     failure: Failure | None = None
+    obstacle: str | None = None
 
     @property
     def is_known(self) -> bool:
@@ -57,10 +60,14 @@ class SliceState:
             return None
         if self.run == "failed":
             return Failure.parse(self.progress.get("failure"))
+        sentence = f"the run wrote its progress last at {self.progress['when']}, and not why it ended"
         return Failure(
             "stopped",
-            f"the run wrote its progress last at {self.progress['when']}",
-            advice=("It died, or this machine's clock is wrong: see the task's log",),
+            sentence if self.obstacle is None else f"{sentence}: {self.obstacle}",
+            advice=(
+                "See the task's log: it was killed, or its storage was full or away. Or this machine's clock "
+                "is wrong",
+            ),
         )
 
     @property
@@ -82,22 +89,27 @@ def read_states(slices: Iterable[tuple[str, SliceFolders]]) -> Iterator[SliceSta
 
 def read_state(key: str, folders: SliceFolders) -> SliceState:
     """Reads one slice. What cannot be read of it is said, and stops no other slice."""
-    progress, run, version = None, None, None
-    staged: Sequence[dict[str, Any]] = ()
+    seen, version = SliceState(key), None
     try:
         progress, run = read_run(folders)
-        staged = staged_listing(folders)
+        obstacle = _why_not_writable(folders) if run == "stopped" else None
+        seen = SliceState(key, run=run, progress=progress, staged=staged_listing(folders), obstacle=obstacle)
         version = versions.newest_version(folders.metadata)
         if version is None:
-            hidden = None if progress or staged else hidden_metadata(folders)
-            failure = None if hidden is None else Failure("input", hidden)
-            return SliceState(key, run=run, progress=progress, staged=staged, failure=failure)
+            hidden = None if progress or seen.staged else hidden_metadata(folders)
+            return seen if hidden is None else replace(seen, failure=Failure("input", hidden))
         folders.of(version)  # which refuses another table's metadata
         report = version.to_report(folders.table.url)
     except (SliceError, OSError, *_OF_ANOTHER_SHAPE) as e:
         number = None if version is None else version.number
-        return SliceState(key, number, run=run, progress=progress, staged=staged, failure=problem_of(e))
-    return SliceState(key, version.number, version.body.get("published_at"), report, run, progress, staged)
+        return replace(seen, version=number, failure=problem_of(e))
+    published_at = version.body.get("published_at")
+    return replace(seen, version=version.number, published_at=published_at, report=report)
+
+
+def _why_not_writable(folders: SliceFolders) -> str | None:
+    store = folders.metadata
+    return disk.why_not_writable(store.root) if store.is_local else None
 
 
 def read_run(folders: SliceFolders) -> tuple[dict[str, Any] | None, Run | None]:

@@ -14,7 +14,7 @@ from airflow_provider_raydatallm.contract.result.failure_patterns import (
     classify,
     diagnose,
     find_exceptions,
-    signal_name,
+    signal_failure,
     strip_prefixes,
 )
 
@@ -46,8 +46,8 @@ def explain_failure(status: str | None, message: str, last_lines: Sequence[str])
         # Ray's message explains a driver that Ray lost.
         return classify(" ".join(strip_prefixes(message).split()))
     code = int(exited[1]) if exited else 0
-    if ended_by := signal_name(code):
-        return classify(f"the driver was ended by {ended_by} (exit code {code})")
+    if failure := signal_failure("the driver", code):
+        return failure
     # Ray's message holds the end of the log, too.
     log = "\n".join(line for line in last_lines if not line.startswith(MARK)) or message
     if line := _NO_MODULE.search(log) or _NOT_FOUND.search(log):

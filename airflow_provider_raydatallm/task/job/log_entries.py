@@ -11,7 +11,7 @@ import re
 from typing import NamedTuple
 
 from airflow_provider_raydatallm.contract.log.own_lines import parse_line
-from airflow_provider_raydatallm.contract.log.plain_text import plain_text
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text, short_paths
 from airflow_provider_raydatallm.contract.log.secret_shapes import without_secrets
 
 _MAX_CHARACTERS = 2000
@@ -45,7 +45,9 @@ def clean(text: str) -> str:
     its lines to 2,000 characters."""
     lines = []
     for line in text.split("\n"):
-        plain = _FOLD.sub(": :", without_secrets(plain_text(line[:_MAX_READ].removesuffix("\r"))))
+        plain = _FOLD.sub(
+            ": :", without_secrets(short_paths(plain_text(line[:_MAX_READ].removesuffix("\r"))))
+        )
         lines.append(plain if len(plain) <= _MAX_CHARACTERS else f"{plain[:_MAX_CHARACTERS]} ...")
     return "\n".join(lines)
 

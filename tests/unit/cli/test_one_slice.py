@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -14,6 +15,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.slice_run import stage_slice
+from airflow_provider_raydatallm.processor.store.file_names import PROGRESS
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.run_record import leave_failure, read_progress
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
@@ -95,13 +97,14 @@ def test_failed_slice_has_its_reason_everywhere(job: SliceJob, capsys: Out) -> N
     for command in ("show", "status"):
         assert main([command, job.output_path, DAY]) == 1
         text = capsys.readouterr().out
-        assert text.startswith("nothing is published\nthe run failed at ")
+        assert text.startswith("the run failed at ")
+        assert text.endswith("nothing is published\n")
         for part in (
             "it begins with fail",
             "Advice: Or raise quality.max_quarantine",
             "Where: ",
             "row 5",
-            "5 planned, 5 finished",
+            "5 planned = 4 answered + 1 failed",
         ):
             assert part in text
         assert "ValueError: ValueError" not in text
@@ -163,6 +166,23 @@ def test_failure_is_not_left_where_another_run_is_at_work_or_in_another_table(
     assert "published" in say(capsys, "slices", job.output_path)
 
 
+@pytest.mark.parametrize("given", [{"prompt": "{gone}"}, {"prompt": "fail {name}"}])
+def test_slice_that_fails_again_for_the_same_reason_failed_at_the_later_time(
+    job: SliceJob, given: dict[str, Any]
+) -> None:
+    records = []
+    for _ in range(2):
+        with pytest.raises(SliceError):
+            run(changed(job, **given))
+        folders = SliceFolders.open(job.paths)
+        records.append(read_progress(folders) or {})
+        folders.metadata.put_json(PROGRESS, {**records[-1], "when": "2001-01-01T00:00:00+00:00"})
+    first, second = records
+    assert first["failure"] == second["failure"]
+    assert not second["when"].startswith("2001")
+    assert second.keys() >= first.keys() - {"per_worker", "history"}, "what the run itself wrote stays"
+
+
 def test_published_slice_whose_next_run_failed_has_both(job: SliceJob, capsys: Out) -> None:
     run(job)
     with contextlib.suppress(SliceError):
@@ -171,8 +191,9 @@ def test_published_slice_whose_next_run_failed_has_both(job: SliceJob, capsys: O
     assert "published, failed again" in line
     assert "failed: 5 of 5 rows failed" in line
     text = say(capsys, "show", job.output_path, DAY)
-    assert text.startswith("published: 4 rows")
-    assert "the run failed at" in text
+    assert text.startswith("the run failed at")
+    assert "\npublished: 4 rows" in text
+    assert ", 1 in quarantine (ValueError 1)" in text
 
 
 def test_staged_version_is_seen_before_it_is_committed(job: SliceJob, capsys: Out) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import errno
+import getpass
 import io
 import json
 import os
+import shutil
 import subprocess
 import sys
 from functools import partial
@@ -366,7 +368,7 @@ def test_watch_outlives_a_look_that_fails(
     assert main(["watch", job.output_path, "2026-01-01"]) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines()[1].startswith("published: 4 rows")
-    assert captured.err.startswith("cannot read ")
+    assert ": cannot read " in captured.err
     assert captured.err.endswith(": looking again\n")
 
 
@@ -403,3 +405,23 @@ def test_progress_of_another_shape_hides_no_slice(job: SliceJob, capsys: Out, te
     lines = say(capsys, "slices", job.output_path).splitlines()
     assert [line.split()[1] for line in lines[1:]] == ["published", "published"]
     assert "published: 4 rows" in say(capsys, "show", job.output_path, "2026-01-01")
+
+
+def test_run_that_could_not_say_why_it_ended_names_a_disk_that_is_full(
+    job: SliceJob, capsys: Out, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_progress(job, 500, **ANSWERING)
+    assert "; the disk" not in say(capsys, "slices", job.output_path)
+    usage = shutil.disk_usage(job.paths.metadata)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=4096))
+    full = f"the disk of {job.paths.metadata} is full (4,096 bytes are free)"
+    assert say(capsys, "slices", job.output_path).rstrip().endswith(f"; {full}")
+    assert main(["show", job.output_path, job.slice_key]) == 1
+    assert f"and not why it ended: {full}" in capsys.readouterr().out
+
+
+def test_output_that_cannot_be_written_says_so(tmp_path: Path, capsys: Out, monkeypatch: Any) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    said = say(capsys, "slices", f"{tmp_path}/ro/out", code=1)
+    user = f"{getpass.getuser()} ({os.geteuid()})"
+    assert f"{tmp_path}/ro/out is empty, or does not exist: user {user} may not write in {tmp_path}. " in said

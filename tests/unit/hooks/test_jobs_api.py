@@ -76,6 +76,7 @@ def test_refusal_of_ray_itself_is_final(status: int, text: str, says: str) -> No
         (403, "<html>no", "403"), (404, "default backend - 404", "404"), (409, "in maintenance", "409"),
         (401, "Unauthorized", "HTTP 401: Un"), (403, "RBAC: access denied", "HTTP 403: RBAC"),
         (400, "Bad Request", "HTTP 400: Bad"), (400, "\n<!doctype html>", "400"),
+        (404, "", r"HTTP 404\. Is this the address of the cluster's dashboard"),
     ],
 )  # fmt: skip
 def test_something_else_at_the_address_may_be_ray_again(status: int, text: str, says: str) -> None:

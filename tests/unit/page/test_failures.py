@@ -6,23 +6,34 @@ import datetime as dt
 import json
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import pytest
+from airflow.models.dagrun import DagRun
+from airflow.models.log import Log
+from airflow.models.serialized_dag import SerializedDagModel
+from airflow.models.xcom import XComModel
+from airflow.providers.standard.operators.empty import EmptyOperator
+from airflow.sdk import DAG
+from airflow.serialization.serialized_objects import DagSerialization, LazyDeserializedDAG
 from fastapi.testclient import TestClient
+from sqlalchemy import insert, select
 from sqlalchemy import text as sql
 from sqlalchemy.orm import Session, sessionmaker
 
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.contract.result.failure import Failure, Place
 from airflow_provider_raydatallm.contract.slice_paths import slice_paths
-from airflow_provider_raydatallm.page import storage
+from airflow_provider_raydatallm.page import routes, storage
 from airflow_provider_raydatallm.page.answers import SliceLine, State
 from airflow_provider_raydatallm.page.index import RunOfSlice
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.tables import slice_view
 from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
+from airflow_provider_raydatallm.task.job.cancel import OWNER_KEY
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
-from tests.support.slice_index import BEGIN, Run, write_runs
+from tests.support.slice_index import BEGIN, Run, write_dag, write_runs
 
 ClientOf = Callable[[str | None], TestClient]
 DAY = dt.timedelta(days=1)
@@ -180,3 +191,137 @@ def test_running_slice_says_its_phase_in_the_words_of_the_command_line(
 def test_nothing_live_is_told_of_a_run_that_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     for step in ("answer", "failed"):
         assert stored("failed", monkeypatch, {**START, "step": step}).progress is None
+
+
+JOB = "customers-why-1"
+LOST = Failure(
+    "engine", "the node died", advice=("A retry continues",), counts={"planned": 195, "finished": 65},
+    cause="NodeDiedError: young",
+)  # fmt: skip
+
+
+@pytest.fixture
+def lost(database: sessionmaker[Session], tmp_path: Path) -> Callable[..., str]:
+    """Writes a run whose job left its reason in the table's metadata, and whose task died before it could
+    tell Airflow; returns its route."""
+
+    def write(
+        run_id: str, state: str = "failed", owner: Any = None, job: str = JOB, task: Any = "why"
+    ) -> str:
+        paths = slice_paths(str(tmp_path / run_id / "ds=1"))
+        with database() as session:
+            write_runs(
+                session, "customers", "why",
+                [Run("1", state, run_id, entry=None, paths=asdict(paths))],
+            )  # fmt: skip
+            number = session.scalar(select(DagRun.id).where(DagRun.run_id == run_id))
+            session.execute(insert(XComModel.__table__), [
+                {"dag_run_id": number, "task_id": "why", "map_index": -1, "key": OWNER_KEY,
+                 "dag_id": "customers", "run_id": run_id, "timestamp": BEGIN,
+                 "value": owner or {"submission_id": JOB, "try_number": 1}}
+            ])  # fmt: skip
+            session.commit()
+        of_task = {"dag_id": "customers", "task_id": task}
+        left = {"step": "failed", "task": of_task, "job": job, "failure": LOST.to_json()}
+        Store(paths.metadata).put_json("progress.json", left)
+        return f"{TASK}/runs/{run_id}/-1/reason"
+
+    return write
+
+
+def test_reason_that_only_the_table_has_is_told(client_of: ClientOf, lost: Callable[..., str]) -> None:
+    found = get(client_of("ann"), lost("lost"))
+    assert found["failure"]["sentence"] == LOST.sentence
+    assert found["failure"]["counts"] == LOST.counts
+    assert "young" not in json.dumps(found)
+    assert (found["is_marked"], found["marked_by"]) == (False, None)
+
+
+@pytest.mark.parametrize("other", [
+    {"state": "running"}, {"state": "upstream_failed"}, {"job": "another"}, {"task": "other"},
+    {"owner": {"submission_id": JOB, "try_number": 2}}, {"owner": "no record"},
+], ids=str)  # fmt: skip
+def test_reason_of_another_try_is_nobody_s(
+    client_of: ClientOf, lost: Callable[..., str], other: dict[str, Any]
+) -> None:
+    found = get(client_of("ann"), lost(f"other {other}", **other))
+    assert found == {"failure": None, "is_marked": False, "marked_by": None}
+
+
+@pytest.mark.parametrize(("event", "extra", "is_mark"), [
+    ("patch_task_instance", {"new_state": "failed"}, True),
+    ("patch_dag_run", {"state": "failed"}, True),
+    ("patch_task_instance", {"new_state": "success", "note": "failed"}, False),
+    ("patch_task_instance", {"new_state": "failed", "map_index": "3"}, False),
+    ("post_clear_task_instances", {"new_state": "failed"}, False),
+])  # fmt: skip
+def test_mark_by_hand_names_who_made_it(
+    client_of: ClientOf,
+    lost: Callable[..., str],
+    database: sessionmaker[Session],
+    event: str,
+    extra: dict[str, Any],
+    is_mark: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run_id = f"marked {event} {extra}"
+    path = lost(run_id)
+    task_id = "why" if event != "patch_dag_run" else None
+    log = {"dag_id": "customers", "task_id": task_id, "run_id": run_id, "event": event, "owner": "eve"}
+    with database() as session:
+        session.execute(insert(Log.__table__), [{**log, "extra": json.dumps(extra), "dttm": BEGIN + DAY}])
+        session.commit()
+    found = get(client_of("ann"), path)
+    assert (found["is_marked"], found["marked_by"]) == (is_mark, "eve" if is_mark else None)
+    assert found["failure"]["counts"]["finished"] == 65
+    monkeypatch.setattr(routes, "may_read_audit_log", lambda user, dag_id: False)
+    found = get(client_of("ann"), path)
+    assert (found["is_marked"], found["marked_by"]) == (is_mark, None)
+
+
+def test_mark_is_also_told_where_the_task_only_knows_that_it_was_stopped(
+    client_of: ClientOf, database: sessionmaker[Session]
+) -> None:
+    stopped = Failure("stopped", "Airflow stopped the task").to_json()
+    extra = json.dumps({"new_state": "failed"})
+    log = {"dag_id": "customers", "task_id": "why", "event": "patch_task_instance", "owner": "eve"}
+    with database() as session:
+        for run_id, failure in (("stopped", stopped), ("broken", BAD_ROW.to_json())):
+            write_runs(session, "customers", "why", [Run("s", "failed", run_id, entry=None, failure=failure)])
+            marked = {**log, "run_id": run_id, "extra": extra, "dttm": BEGIN + DAY}
+            session.execute(insert(Log.__table__), [marked])
+        session.commit()
+    found = {run: get(client_of("ann"), f"{TASK}/runs/{run}/-1/reason") for run in ("stopped", "broken")}
+    assert {run: reason["marked_by"] for run, reason in found.items()} == {"stopped": "eve", "broken": None}
+
+
+def test_task_that_did_not_run_names_the_tasks_that_failed_before_it(
+    client_of: ClientOf, database: sessionmaker[Session]
+) -> None:
+    with database() as session:
+        with DAG("mails", schedule=None, start_date=BEGIN) as dag:
+            fetch, check, ask = (EmptyOperator(task_id=name) for name in ("fetch", "check", "ask"))
+            fetch >> check >> ask
+            EmptyOperator(task_id="beside")
+        version = write_dag(session, "mails")
+        row = SerializedDagModel(LazyDeserializedDAG(data=DagSerialization.to_dict(dag)))
+        row.dag_version_id = version
+        session.add(row)
+        for task, state in (("fetch", "failed"), ("check", "upstream_failed"), ("beside", "failed")):
+            write_runs(session, "mails", task, [Run("", state, run_id="chain", has_slice=False)])
+        write_runs(session, "mails", "ask", [
+            Run("", "upstream_failed", run_id="chain", has_slice=False),
+            Run("k", "upstream_failed", run_id="cleared", entry=None),
+            Run("", "failed", run_id="own", has_slice=False),
+        ])  # fmt: skip
+    client, task = client_of("ann"), "dags/mails/tasks/ask"
+    by_fetch = [{"task_id": "fetch", "map_index": -1}]
+    page = get(client, f"{task}/slices")
+    upstream = {run["run_id"]: run["upstream"] for run in page["without_slice"]}
+    assert upstream == {"own": None, "chain": by_fetch}
+    assert [line["upstream"] for line in page["slices"]] == [[]]
+    assert get(client, f"{task}/runs/chain/-1/task")["line"]["upstream"] == by_fetch
+    assert client.get(f"/ray-llm/api/{task}/runs/chain/-1").status_code == 404
+    assert client.get(f"/ray-llm/api/{task}/runs/cleared/-1/task").status_code == 404
+    assert get(client, f"{task}/runs/cleared/-1")["line"]["upstream"] == []
+    assert client_of("bob").get(f"/ray-llm/api/{task}/runs/chain/-1/task").status_code == 403

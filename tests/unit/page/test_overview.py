@@ -165,3 +165,21 @@ def test_task_of_which_every_run_failed_before_its_slice_is_listed(
         run = daily(0, "failed", entry=None, has_slice=False, failure=WHY.to_json())
         write_runs(session, "never", "ask", [run])
     assert of(overview, "never")["failed"]["failure"]["sentence"] == WHY.sentence
+
+
+def test_last_failure_says_how_many_other_reasons_there_are(
+    overview: Overview, database: sessionmaker[Session], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = [
+        Failure("input", "slice 2026-03-01 is empty"), Failure("input", "slice 2026-03-02 is empty"), None,
+        Failure("engine", "the node died"), Failure("input", "slice 2026-03-05 is empty"),
+    ]  # fmt: skip
+    with database() as session:
+        write_runs(session, "many-reasons", "infer", [
+            daily(day, "failed", entry=None, failure=failure and failure.to_json())
+            for day, failure in enumerate(told)
+        ])  # fmt: skip
+    monkeypatch.setitem(DAGS, "ann", {"many-reasons"})
+    failed = of(overview, "many-reasons")["failed"]
+    assert failed["failure"]["sentence"] == "slice 2026-03-05 is empty"
+    assert failed["others"] == 2

@@ -111,6 +111,15 @@ def test_other_columns_than_the_tables_are_refused_before_a_row_is_paid(
     table.run(2, publish__on_schema_change="accept")
 
 
+def test_column_of_the_prompt_that_a_day_renamed_is_what_the_error_is_about(table: Table) -> None:
+    table.give(1, airline=["a"], y=[1])
+    table.run(1, prompt="{airline}")
+    for renamed, near in (("airlines", "Did you mean 'airlines'.*"), ("z", "")):
+        table.give(2, **{renamed: ["b"], "y": [1]})
+        says = rf"^prompt names the column 'airline', .*{near}if the input renamed it, rename it back$"
+        table.refuse(2, says, prompt="{airline}")
+
+
 def test_column_that_a_slice_lacks_is_null_there(table: Table) -> None:
     table.give(1, x=["a"], y=[1])
     table.give(2, x=["b"])

@@ -4,6 +4,7 @@ quarantine, whatever kills the run in between."""
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -179,9 +180,17 @@ def test_share_of_invalid_answers_has_a_limit_of_its_own(job: SliceJob) -> None:
 
 def test_slice_with_too_many_invalid_answers_is_not_answered_to_its_end(job: SliceJob) -> None:
     cluster = InProcess(answer=Model(), batch=5)
-    with pytest.raises(SliceError, match=r"quality.max_invalid 0.01 .*, while \d+ are still to be asked"):
-        run(changed(job, quality__repair=0, quality__max_invalid=0.01), cluster)
+    strict = changed(job, quality__repair=0, quality__max_invalid=0.01)
+    with pytest.raises(SliceError, match=r"quality.max_invalid 0.01 ") as raised:
+        run(strict, cluster)
     assert cluster.answered < N
+    failure = raised.value.failure
+    left = re.search(r", while (\d+) are still to be asked", failure.sentence)
+    assert left is not None
+    assert failure.counts["planned"] - failure.counts["finished"] == int(left[1])
+    assert failure.counts["failed"] <= failure.counts["finished"]
+    progress = json.loads(Path(strict.paths.metadata, "progress.json").read_text())
+    assert (progress["rows"], progress["failed"]) == (failure.counts["finished"], failure.counts["failed"])
 
 
 def test_column_of_a_schema_that_the_input_has_too_is_refused_before_a_row_is_paid_for(job: SliceJob) -> None:

@@ -12,7 +12,7 @@ from ray.exceptions import ActorDiedError, OutOfMemoryError, RayActorError, RayT
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.processor.ray_runtime import driver
-from airflow_provider_raydatallm.processor.root_error import root_error
+from airflow_provider_raydatallm.processor.root_error import root_error, starting
 from tests.support.paths import FAILURES
 
 
@@ -70,6 +70,21 @@ def test_last_lines_of_the_users_code_follow() -> None:
     ]
     # Lines of Ray and vLLM mean nothing to the user.
     assert root_error(raised("vllm_max_model_len.txt")).frames == ()
+
+
+def test_error_of_an_engine_that_got_no_row_yet_is_told_whatever_hides_rows() -> None:
+    failure = root_error(raised("engine_init_error.txt"))
+    assert failure.before_rows
+    assert "before any row was asked" in failure.advice[0]
+    assert failure.without_row_texts().message == failure.message
+    with pytest.raises(ValueError, match="no licence") as of_driver, starting():
+        raise ValueError("no licence")
+    assert root_error(of_driver.value).without_row_texts().sentence == "ValueError: no licence"
+    for asked in (raised("engine_call_error.txt"), ValueError(str(raised("engine_init_error.txt")))):
+        assert not root_error(asked).before_rows
+    with pytest.raises(RayTaskError) as of_others, starting():
+        raise raised("engine_call_error.txt")
+    assert not root_error(of_others.value).before_rows
 
 
 @pytest.mark.parametrize(("log", "kind", "root"), [
@@ -136,7 +151,7 @@ def test_engine_that_was_killed_is_said_to_be_killed_and_no_setting_is_blamed(be
     died = SliceError("the engine died 3 times", kind="engine", log={"pid": 7})
     failure = root_error(died, lambda *, pid: log)
     assert failure.kind == "engine"
-    assert failure.sentence == "the engine died 3 times: EngineCore_DP0 was ended by SIGKILL (exit code -9)"
+    assert failure.sentence == "the engine died 3 times: EngineCore_DP0 was killed by SIGKILL (exit code -9)"
     assert failure.log[-1] == log.splitlines()[-1]
     assert "engine." not in failure.text
     start = RuntimeError(
@@ -274,20 +289,20 @@ def test_reason_of_a_failed_serve_deployment_is_read_from_its_workers_log() -> N
 
 
 def test_log_of_a_process_on_a_busy_node_is_requested_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    answers: list[Any] = [ConnectionError(), "", "it broke"]
+    answers: list[Any] = [ConnectionError(), "", ":job_id:01000000\n:actor_name:Worker\nit broke\n"]
 
     def get_log(**asked: Any) -> Iterator[str]:
-        answer = answers.pop(0)
+        answer = answers.pop(0) if asked["suffix"] == "out" else ":job_id:01000000\nFatal: no such file\n"
         if isinstance(answer, Exception):
             raise answer
         return iter([answer])
 
-    def not_moved(**process: Any) -> dict[str, str]:
+    def not_moved(suffix: str, **process: Any) -> dict[str, str]:
         raise FileNotFoundError
 
     monkeypatch.setattr("ray.util.state.get_log", get_log)
     monkeypatch.setattr(driver, "_moved_log", not_moved)
     monkeypatch.setattr(driver.time, "sleep", lambda seconds: None)
-    assert driver.process_log(node_id="n", pid=1) == "it broke"
+    assert driver.process_log(node_id="n", pid=1) == "it broke\nFatal: no such file\n"
     answers[:] = [ConnectionError()] * 9
     assert driver.process_log(node_id="n", pid=1) == ""

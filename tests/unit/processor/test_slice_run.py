@@ -17,6 +17,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from airflow_provider_raydatallm.contract.log.progress_text import result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
@@ -31,6 +32,7 @@ from airflow_provider_raydatallm.processor.slice_run import run_slice
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
 from tests.support.slice_files import answers, metadata, newest, parts
+from tests.support.stub_engine import StubEngine
 
 
 @pytest.fixture(autouse=True)
@@ -59,6 +61,23 @@ def test_finished_slice_is_a_no_op(job: SliceJob) -> None:
     assert cluster.answered == 0
     assert current_report(job) == report
     assert finished_report(job) == report.model_copy(update={"outcome": "unchanged"})
+
+
+class Broken(StubEngine):
+    def __init__(self, job: SliceJob, rows: int) -> None:
+        raise RuntimeError("the licence server is away")
+
+
+def test_engine_that_cannot_be_made_says_why_and_where_whatever_hides_rows(
+    job: SliceJob, tmp_path: Path
+) -> None:
+    with pytest.raises(RuntimeError):
+        run(changed(job, engine=f"{__name__}:{Broken.__name__}"))
+    failure = Failure.parse(json.loads((metadata(job) / "progress.json").read_text())["failure"])
+    hidden = failure.without_row_texts()
+    assert hidden.sentence == "RuntimeError: the licence server is away"
+    assert "test_slice_run.py" in hidden.frames[-1]
+    assert hidden.advice
 
 
 def test_lease_that_a_dead_publisher_left_is_removed_by_the_next_run(job: SliceJob) -> None:
@@ -228,8 +247,11 @@ def test_empty_slice_follows_the_policy(job: SliceJob, tmp_path: Path) -> None:
     nothing = changed(job, input_path=f"{tmp_path}/nowhere/")
     with pytest.raises(SliceError, match="matches no file"):
         run(nothing)
-    with pytest.raises(SliceError, match=r"no file that holds anything where day is '2026-01-31'\. Check"):
+    with pytest.raises(SliceError, match=r"matches no file where day is '2026-01-31'\. Check"):
         run(changed(nothing, source__column="day"))
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(SliceError, match=r"matches 1 file\(s\), of 0 bytes each\. Check"):
+        run(changed(nothing, input_path=f"{tmp_path}/*.csv"))
     skipped = run(changed(nothing, source__on_empty="skip"))
     assert (skipped.outcome, skipped.counts.planned) == ("empty", 0)
     assert not Path(job.slice_path).exists()
@@ -267,8 +289,9 @@ def test_kept_version_may_be_of_another_configuration(job: SliceJob) -> None:
     first = run(job)
     vanish(job)
     other = changed(job, prompt="Other {x}", source__on_empty="skip", rerun__on_input_change="recompute")
-    with pytest.raises(SliceError, match="published with another configuration"):
+    with pytest.raises(SliceError, match="published with another configuration") as raised:
         run(other)
+    assert raised.value.failure.code == "published"
     report = run(changed(other, rerun__on_config_change="recompute"))
     assert (report.outcome, report.fingerprint) == ("kept", first.fingerprint)
 
@@ -277,8 +300,9 @@ def test_kept_version_may_be_of_another_configuration(job: SliceJob) -> None:
 def test_input_that_vanished_is_another_input_whatever_empty_slices_are(job: SliceJob, on_empty: str) -> None:
     run(job)
     vanish(job)
-    with pytest.raises(SliceError, match="is published from other input"):
+    with pytest.raises(SliceError, match="is published from other input") as raised:
         run(changed(job, source__on_empty=on_empty))
+    assert raised.value.failure.code == "published"
     assert answers(job) == ["a", "b"]
 
 
@@ -345,6 +369,28 @@ def test_what_cannot_work_is_refused_before_a_cluster_is_asked(
     with pytest.raises(SliceError, match=says):
         run(changed(job, **{"engine": "auto", **given}))
     assert not Path(job.slice_path).exists()
+
+
+@pytest.mark.parametrize(("module", "code", "advice", "line"), [
+    ("not_shipped", None, "Ship its code with code_paths", None),
+    ("lacks_package", "\nimport nltkx.tokenize", "Install 'nltkx' on the cluster's nodes", 2),
+    ("lacks_part", "import json.parts", "The cluster has another version of 'json'", 1),
+    ("raises", "x = 1 / 0", "Fix what its code does when it is imported", 1),
+    ("lacks_name", "", "Check the name", None),
+])  # fmt: skip
+def test_code_that_cannot_be_loaded_has_its_line_and_what_to_do(
+    job: SliceJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    module: str, code: str | None, advice: str, line: int | None,
+) -> None:  # fmt: skip
+    monkeypatch.syspath_prepend(tmp_path)
+    if code is not None:
+        (tmp_path / f"{module}.py").write_text(code)
+    with pytest.raises(SliceError) as raised:
+        run(changed(job, prompt=None, preprocess=f"{module}:f"))
+    failure = raised.value.failure
+    assert failure.advice[0].startswith(advice)
+    frames = () if line is None else (f"at {tmp_path}/{module}.py:{line}",)
+    assert failure.without_row_texts().frames == frames
 
 
 @pytest.mark.parametrize("field", ["output_path", "publish__metadata_path", "publish__quarantine_path"])

@@ -3,6 +3,7 @@ for one question."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import version_build
 from airflow_provider_raydatallm.processor.publish import restore, version_numbers
+from airflow_provider_raydatallm.processor.ray_runtime.own_task import CONFIG
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from tests.support.in_process import InProcess, answer_fixed, changed, job_of
@@ -315,3 +317,68 @@ def test_extension_that_meets_another_version_copies_that_ones_rows(
     assert (report.outcome, cluster.answered) == ("attached", 1)
     assert answers(job)[-1] == "more"
     assert newest(job).number == 2
+
+
+@pytest.fixture
+def of_task(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes this process a job of a task."""
+
+    def be(name: str) -> None:
+        metadata = {"dag_id": name, "task_id": "infer", "job_submission_id": "j", "run_id": "r"}
+        monkeypatch.setenv(CONFIG, json.dumps({"metadata": metadata}))
+
+    return be
+
+
+def test_slice_of_another_configuration_says_what_changed_and_whose_it_is(
+    job: SliceJob, of_task: Callable[[str], None]
+) -> None:
+    of_task("reviews")
+    run(job)
+    kept = changed(job, rerun__on_config_change="fail")
+    with pytest.raises(SliceError) as own:
+        run(asked(kept, "new"))
+    assert own.value.failure.sentence == (
+        "slice '2026-01-31' is published with another configuration: prompt was {name} and is {name} new"
+    )
+    assert own.value.failure.advice[0] == "Undo the change"
+    of_task("copied")
+    with pytest.raises(SliceError, match="the table of task 'infer' of DAG 'reviews'"):
+        run(asked(kept, "new"))
+    run(asked(job, "new"))
+    of_task("reviews")
+    with pytest.raises(SliceError, match="published by task 'infer' of DAG 'copied' with another") as others:
+        run(kept)
+    assert others.value.failure.advice[0] == "Give this task an output_path of its own"
+
+
+def test_copied_task_publishes_no_slice_in_the_first_ones_table(
+    job: SliceJob, of_task: Callable[[str], None]
+) -> None:
+    of_task("reviews")
+    run(job)
+    of_task("copied")
+    copied = changed(asked(job, "new"), slice_key="2026-02-01", rerun__on_config_change="fail")
+    cluster = InProcess()
+    with pytest.raises(SliceError) as refused:
+        run(copied, cluster)
+    assert cluster.answered == 0
+    assert refused.value.failure.sentence == (
+        f"{job.table_paths.table} is the table of task 'infer' of DAG 'reviews', which asks something else: "
+        "prompt was {name} and is {name} new"
+    )
+    assert refused.value.failure.advice == (
+        "Give task 'infer' of DAG 'copied' an output_path of its own",
+        "If it takes that table over, set rerun.on_config_change='recompute' for its first run",
+    )
+    assert not Path(copied.paths.metadata).exists(), "the owner's `slices` shows no failure of it"
+    assert run(changed(copied, rerun__on_config_change="recompute")).outcome == "published"
+    assert run(changed(copied, slice_key="2026-02-02")).outcome == "published", "now the table names it"
+
+
+def test_renamed_task_goes_on_in_its_table(job: SliceJob, of_task: Callable[[str], None]) -> None:
+    kept = changed(job, rerun__on_config_change="fail")
+    of_task("reviews")
+    run(kept)
+    of_task("renamed")
+    assert run(changed(kept, slice_key="2026-02-01")).outcome == "published"

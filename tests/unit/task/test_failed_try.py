@@ -72,7 +72,7 @@ def kept(context: Any) -> Failure:
 
 
 @pytest.mark.usefixtures("with_row_texts")
-def test_the_sentence_is_the_last_line_outside_of_all_folds_and_frames_are_for_debugging() -> None:
+def test_the_log_ends_with_why_and_what_to_do_outside_of_all_folds_and_frames_are_for_debugging() -> None:
     """Airflow logs the error itself, root and all, in between."""
     task, log = operator(), Log()
     try:
@@ -82,7 +82,7 @@ def test_the_sentence_is_the_last_line_outside_of_all_folds_and_frames_are_for_d
     shown = [text for level, text in log.lines if level >= logging.INFO]
     assert shown == [
         "::group::The end of the Ray job's log", "a line", ": :endgroup::", "::endgroup::",
-        "Rows when it failed: planned 9, finished 4",
+        "Rows when it failed: 9 planned = 4 answered + 5 left",
     ]  # fmt: skip
     [debug] = [text for level, text in log.lines if level == logging.DEBUG]
     assert "test_failed_try.py" in debug
@@ -95,9 +95,10 @@ def test_the_sentence_is_the_last_line_outside_of_all_folds_and_frames_are_for_d
         callback({})  # type: ignore[arg-type]
     assert len(ran) == 1
     assert [text for _, text in log.lines] == [
-        "the user's own", "::endgroup::", "the engine died 3 times. Use nodes with more memory"
+        "the user's own", "::endgroup::", "the engine died 3 times", "Use nodes with more memory",
+        "Where: node n1",
     ]  # fmt: skip
-    assert log.lines[-1][0] == logging.ERROR
+    assert {level for level, _ in log.lines[2:]} == {logging.ERROR}
 
 
 def test_run_that_fails_before_its_slice_has_a_record() -> None:
@@ -159,9 +160,9 @@ def test_nothing_that_may_quote_a_row_enters_airflow_unless_a_setting_allows_it(
     task.on_failure_callback[-1]({})  # type: ignore[index]
     said = f"{context['ti'].xcoms} {error} {log.lines}"
     assert "Jane" not in said
-    line, sentence = (text for _, text in log.lines[-2:])
+    line, sentence = (text for _, text in log.lines[-5:-3])
     assert line == "at /srv/post.py:12"  # is no text of a row
-    assert of_row.sentence in sentence
+    assert sentence == of_row.sentence
     assert kept(context).place == of_row.place
     assert "Ray job's log" in kept(context).advice[-1]
 
@@ -175,6 +176,23 @@ def test_nothing_that_may_quote_a_row_enters_airflow_unless_a_setting_allows_it(
 ])  # fmt: skip
 def test_error_in_the_words_of_others_says_those_of_a_known_failure(root: str, says: str) -> None:
     assert shown(classify(root)).sentence == says
+
+
+@pytest.mark.parametrize(("failure", "is_hidden"), [
+    (Failure("input", "it is wrong", frames=("at f.py:1 in f: g(row)",), counts={"planned": 9}), False),
+    (Failure("engine", "RuntimeError: it died", cause="RuntimeError"), False),
+    (Failure("engine", "it died", log=("a line",), log_of="worker 2"), False),
+    (Failure("engine", "it died", log=("a line",)), True),
+    (Failure("engine", "it died", cause="RuntimeError: of Jane"), True),
+    (Failure("input", "a row is wrong", row_texts=("Jane",)), True),
+    (classify("KeyError: 'Jane Doe'"), True),
+])  # fmt: skip
+def test_only_a_record_of_which_something_is_hidden_says_where_that_is(
+    failure: Failure, is_hidden: bool
+) -> None:
+    advice = shown(failure).advice
+    assert any("show_samples" in text for text in advice) == is_hidden
+    assert shown(shown(failure)) == shown(failure)
 
 
 @pytest.mark.usefixtures("with_row_texts")

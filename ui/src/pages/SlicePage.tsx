@@ -1,13 +1,15 @@
 // One run of one slice: what came of it, what it took, what to change, and what it published.
 
 import { Box, Flex, Heading, HStack, Link, Table, Text } from "@chakra-ui/react";
-import type { ReactNode } from "react";
+import { type ReactNode, useMemo } from "react";
 
-import { paths, type Settings, type SliceLine, type SliceRun, type Stored, type Try } from "../api";
-import { sentenceOf } from "../failure";
-import { compact, cost, count, money, percent, rate, time, UNKNOWN } from "../format";
+import { paths, type Settings, type SliceLine, type SliceRun, type Stored, type TaskRun, type Try } from "../api";
+import { failureOf, markedWords, sentenceOf } from "../failure";
+import { compact, cost, count, money, percent, rate, span, time, UNKNOWN } from "../format";
 import { Actions } from "../parts/slice/Actions";
-import { Figure, Figures, Note, PageLink, Plain, Problem, Section, StateWords, Trial, Waiting } from "../parts/basics";
+import {
+  Figure, Figures, Note, PageLink, PhoneCell, PhoneRow, PhoneTable, Plain, Problem, Section, StateWords, Trial, Waiting,
+} from "../parts/basics";
 import { Cluster } from "../parts/slice/Cluster";
 import { Failed } from "../parts/slice/Failed";
 import { Live } from "../parts/slice/Live";
@@ -17,6 +19,7 @@ import { RowCounts } from "../parts/slice/RowCounts";
 import { Samples } from "../parts/slice/Samples";
 import { SideBySide } from "../parts/slice/SideBySide";
 import { Versions } from "../parts/slice/Versions";
+import { DidNotRun, NOTHING, useReason } from "../parts/Why";
 import { pathOf, taskInstancePath } from "../route";
 import { newestOf, publishedUnder } from "../runs";
 import { LOOKS } from "../states";
@@ -31,12 +34,19 @@ interface Props {
 }
 
 const LIVE_MS = 5_000;
+/** States of a run that failed, or that Airflow tries again. */
+const HAS_FAILED = ["failed", "queued"];
 /** Characters: a slice's key has at most 200. */
 const HEADING = 300;
 
 export function SlicePage({ dag, task, run, map }: Props) {
   const path = paths.run(dag, task, run, map);
-  const { value: answer, error } = useData<SliceRun>(path, whileItRuns);
+  const { value, error } = useData<SliceRun>(path, whileItRuns);
+  const toCome = useData<TaskRun>(error?.status === 404 ? `${path}/task` : null).value;
+  const failed = value && HAS_FAILED.includes(value.line.state) ? { ...value.line, has_slice: !value.line.archived } : null;
+  const reason = useReason(dag, task, failed);
+  // What the table's metadata know of its failure is as good as what Airflow knows.
+  const answer = useMemo(() => value && { ...value, line: { ...value.line, failure: failureOf(value.failure ?? value.line.failure, reason) } }, [reason, value]);
   const state = answer?.line.state;
   // Asked anew when the run ends.
   const stored = useData<Stored>(answer ? `${path}/stored?state=${state}` : null, answer && whileItRuns(answer));
@@ -51,19 +61,22 @@ export function SlicePage({ dag, task, run, map }: Props) {
         </PageLink>{" "}
         /
       </Text>
-      {error ? <Problem error={error} /> : null}
+      {error && !toCome ? <Problem error={error} /> : null}
+      {toCome ? <WithoutSlice answer={toCome} dag={dag} task={task} /> : null}
       {answer === null ? error ? null : <Waiting /> : (
         <>
           <Head answer={answer} dag={dag} map={map} run={run} task={task} />
           <Failed
-            failure={answer.failure}
+            dag={dag}
             line={answer.line}
+            own={answer.failure}
+            reason={reason}
             log={answer.line.archived ? "" : taskInstancePath(dag, task, run, map)}
           />
           {stored.value?.note ? <Note>{stored.value.note}</Note> : null}
           {stored.error && !error ? <Note>The slice&apos;s folder could not be read: this is what Airflow knows.</Note> : null}
           <OtherRun answer={answer} dag={dag} task={task} />
-          <NewerVersion line={answer.line} stored={stored.value} />
+          <NewerVersion before={publishedUnder(answer.line, answer.history)} line={answer.line} stored={stored.value} />
           {isNewest(answer) && state === "running" ? <Live stored={stored.value} /> : null}
           <Result line={answer.line} settings={settings} stored={stored.value} />
           {isNewest(answer) ? <Actions dag={dag} line={answer.line} settings={settings} task={task} toChange={answer.to_change} /> : null}
@@ -92,9 +105,32 @@ export function SlicePage({ dag, task, run, map }: Props) {
           {settings?.show_samples && answer.line.published_version !== null ? (
             <Samples path={path} quarantined={answer.line.counts.quarantined ?? 0} />
           ) : null}
-          <History answer={answer} dag={dag} run={run} task={task} />
+          <History answer={answer} dag={dag} marked={markedWords(answer.failure, reason)} task={task} />
         </>
       )}
+    </>
+  );
+}
+
+/** A run that failed, or waits, before its task came to its slice. */
+function WithoutSlice({ answer, dag, task }: { answer: TaskRun; dag: string; task: string }) {
+  const { line, failure, tries } = answer;
+  const log = taskInstancePath(dag, task, line.run_id, line.map_index);
+  return (
+    <>
+      <Flex align="center" gap={4} mt={1} wrap="wrap">
+        <Heading as="h1" maxWidth="100%" overflowWrap="anywhere" size="xl">
+          <Plain most={HEADING}>{line.slice_key ?? line.run_id}</Plain>
+        </Heading>
+        <StateWords state={line.state} />
+      </Flex>
+      <HStack color="fg.muted" columnGap={4} fontSize="sm" mt={2} wrap="wrap">
+        <PageLink to={log}>Task instance and log</PageLink>
+        <Text>{lasted(line)}</Text>
+      </HStack>
+      <Failed dag={dag} line={line} log={log} own={failure} reason={NOTHING} />
+      <Note>This run&apos;s task has not come to its slice: there are no figures of it.</Note>
+      {tries.length > 1 ? <Tries tries={tries} /> : null}
     </>
   );
 }
@@ -154,9 +190,9 @@ function Head({ answer, dag, task, run, map }: Props & { answer: SliceRun }) {
   );
 }
 
-function lasted({ started, ended }: SliceLine): string {
-  if (!ended) return started ? `since ${time(started)}` : "";
-  return started ? `${time(started)} – ${time(ended)}` : `ended ${time(ended)}`;
+function lasted({ started, ended }: Pick<SliceLine, "ended" | "started">): string {
+  if (started) return span(started, ended);
+  return ended ? `ended ${time(ended)}` : "";
 }
 
 function whileItRuns({ line }: SliceRun): number | null {
@@ -190,13 +226,23 @@ function OtherRun({ answer, dag, task }: { answer: SliceRun; dag: string; task: 
   );
 }
 
-/** Also the command line publishes: it restores a version, or answers quarantined rows again. */
-function NewerVersion({ line, stored }: { line: SliceLine; stored: Stored | null }) {
-  const number = stored?.versions[0]?.number;
-  if (line.published_version === null || number === undefined || number <= line.published_version) return null;
+/** Also the command line publishes: it restores a version, or answers quarantined rows again. And what a run has
+ * published, Airflow forgets when the task is cleared. */
+function NewerVersion({ before, line, stored }: { before: SliceLine | null; line: SliceLine; stored: Stored | null }) {
+  const version = stored?.versions[0];
+  if (version === undefined) return null;
+  if (line.published_version !== null && version.number > line.published_version) {
+    return (
+      <Note>
+        Version {version.number} is published now. The figures of this page are of version {line.published_version}.
+      </Note>
+    );
+  }
+  if (line.state !== "failed" || before !== null) return null;
   return (
     <Note>
-      Version {number} is published now. The figures of this page are of version {line.published_version}.
+      This run has published nothing. Version {version.number} is there, as an earlier one had it:{" "}
+      {count(version.counts.succeeded)} rows.
     </Note>
   );
 }
@@ -269,78 +315,75 @@ function Advice({ line, stored }: { line: SliceLine; stored: Stored | null }) {
   );
 }
 
-/** On a phone: what happened, when and why, one below the other; a run's own page has its figures. */
 /** Characters of a reason. */
 const REASON = 300;
 
-function History({ answer, dag, task, run }: { answer: SliceRun; dag: string; task: string; run: string }) {
-  return (
-    <Section title="Runs of this slice">
-      <Box overflowX="auto" tabIndex={0}>
-        <Table.Root display={{ base: "block", md: "table" }} size="sm">
-          <Table.Header hideBelow="md">
-            <Table.Row>
-              <Table.ColumnHeader>State</Table.ColumnHeader>
-              <Table.ColumnHeader>Ended</Table.ColumnHeader>
-              <Table.ColumnHeader>Outcome</Table.ColumnHeader>
-              <Table.ColumnHeader>Run</Table.ColumnHeader>
-              <Table.ColumnHeader textAlign="end">Version</Table.ColumnHeader>
-              <Table.ColumnHeader textAlign="end">Answered</Table.ColumnHeader>
-              <Table.ColumnHeader textAlign="end">Resumed</Table.ColumnHeader>
-              <Table.ColumnHeader textAlign="end">In quarantine</Table.ColumnHeader>
-            </Table.Row>
-          </Table.Header>
-          <Table.Body display={{ base: "block", md: "table-row-group" }}>
-            {answer.history.map((line) => (
-              <Table.Row
-                borderBottomWidth={{ base: "1px", md: "0" }}
-                display={{ base: "grid", md: "table-row" }}
-                gridTemplateColumns="minmax(0, 1fr) max-content"
-                key={`${line.run_id}/${line.map_index}`}
-                py={{ base: 2, md: 0 }}
-              >
-                <PhoneCell>
-                  <StateWords state={line.state} />
-                </PhoneCell>
-                <PhoneCell whiteSpace="nowrap">{time(line.ended)}</PhoneCell>
-                <PhoneCell gridColumn="1 / -1" maxWidth="26rem" overflowWrap="anywhere">
-                  {line.failure ? <Plain most={REASON}>{sentenceOf(line.failure.sentence)}</Plain> : (line.outcome ?? UNKNOWN)}
-                  <Trial line={line} />
-                </PhoneCell>
-                <PhoneCell gridColumn="1 / -1" maxWidth="22rem" minWidth={{ md: "12rem" }} overflowWrap="anywhere">
-                  {line.run_id === run && line.map_index === answer.line.map_index ? (
-                    <b>
-                      <Plain most={NAME}>{line.run_id}</Plain>
-                    </b>
-                  ) : (
-                    <PageLink to={pathOf({ dag, task, run: line.run_id, map: line.map_index })}>
-                      <Plain most={NAME}>{line.run_id}</Plain>
-                    </PageLink>
-                  )}
-                </PhoneCell>
-                <Number>{line.published_version ?? UNKNOWN}</Number>
-                <Number>{count(line.counts.succeeded)}</Number>
-                <Number>{count(line.counts.resumed)}</Number>
-                <Number>{count(line.counts.quarantined)}</Number>
-              </Table.Row>
-            ))}
-          </Table.Body>
-        </Table.Root>
-      </Box>
-      {answer.tries.length > 1 ? <Tries tries={answer.tries} /> : null}
-    </Section>
-  );
+/** On a phone: what happened, when and why, one below the other; a run's own page has its figures. */
+interface HistoryProps {
+  answer: SliceRun;
+  dag: string;
+  /** That a person marked this run. */
+  marked: string | null;
+  task: string;
 }
 
-function PhoneCell(props: Table.CellProps) {
+function History({ answer, dag, marked, task }: HistoryProps) {
+  const isThis = ({ run_id, map_index }: SliceLine) => run_id === answer.line.run_id && map_index === answer.line.map_index;
+  const history = answer.history.map((line) => (isThis(line) ? answer.line : line));
   return (
-    <Table.Cell
-      borderBottomWidth={{ base: "0", md: "1px" }}
-      display={{ base: "block", md: "table-cell" }}
-      px={{ base: 0, md: 2 }}
-      py={{ base: 1, md: 2 }}
-      {...props}
-    />
+    <Section title="Runs of this slice">
+      <PhoneTable
+        header={
+          <>
+            <Table.ColumnHeader>State</Table.ColumnHeader>
+            <Table.ColumnHeader>Ended</Table.ColumnHeader>
+            <Table.ColumnHeader>Outcome</Table.ColumnHeader>
+            <Table.ColumnHeader>Run</Table.ColumnHeader>
+            <Table.ColumnHeader textAlign="end">Version</Table.ColumnHeader>
+            <Table.ColumnHeader textAlign="end">Answered</Table.ColumnHeader>
+            <Table.ColumnHeader textAlign="end">Resumed</Table.ColumnHeader>
+            <Table.ColumnHeader textAlign="end">In quarantine</Table.ColumnHeader>
+          </>
+        }
+      >
+        {history.map((line) => (
+          <PhoneRow key={`${line.run_id}/${line.map_index}`}>
+            <PhoneCell>
+              <StateWords state={line.state} />
+            </PhoneCell>
+            <PhoneCell whiteSpace="nowrap">{time(line.ended)}</PhoneCell>
+            <PhoneCell gridColumn="1 / -1" maxWidth="26rem" overflowWrap="anywhere">
+              {line.upstream ? (
+                <DidNotRun dag={dag} run={line.run_id} upstream={line.upstream} />
+              ) : isThis(line) && marked !== null ? (
+                <Plain>{marked}</Plain>
+              ) : line.failure ? (
+                <Plain most={REASON}>{sentenceOf(line.failure.sentence)}</Plain>
+              ) : (
+                (line.outcome ?? UNKNOWN)
+              )}
+              <Trial line={line} />
+            </PhoneCell>
+            <PhoneCell gridColumn="1 / -1" maxWidth="22rem" minWidth={{ md: "12rem" }} overflowWrap="anywhere">
+              {isThis(line) ? (
+                <b>
+                  <Plain most={NAME}>{line.run_id}</Plain>
+                </b>
+              ) : (
+                <PageLink to={pathOf({ dag, task, run: line.run_id, map: line.map_index })}>
+                  <Plain most={NAME}>{line.run_id}</Plain>
+                </PageLink>
+              )}
+            </PhoneCell>
+            <Number>{line.published_version ?? UNKNOWN}</Number>
+            <Number>{count(line.counts.succeeded)}</Number>
+            <Number>{count(line.counts.resumed)}</Number>
+            <Number>{count(line.counts.quarantined)}</Number>
+          </PhoneRow>
+        ))}
+      </PhoneTable>
+      {answer.tries.length > 1 ? <Tries tries={answer.tries} /> : null}
+    </Section>
   );
 }
 
@@ -356,7 +399,7 @@ function Tries({ tries }: { tries: Try[] }) {
   return (
     <Text color="fg.muted" fontSize="sm" mt={3}>
       Tries of this run:{" "}
-      {tries.map(({ number, state, started, ended }) => `${number} ${state ?? "cleared"} (${time(started)} – ${time(ended)})`).join(", ")}
+      {tries.map(({ number, state, started, ended }) => `${number} ${state ?? "cleared"} (${span(started, ended)})`).join(", ")}
     </Text>
   );
 }

@@ -7,6 +7,7 @@ import { paths, type TaskLine, type TasksPage as Answer } from "../api";
 import { Choice } from "../parts/Choice";
 import { Mark, Note, PageLink, Plain, Problem, Waiting } from "../parts/basics";
 import { LastSlices } from "../parts/LastSlices";
+import { Why } from "../parts/Why";
 import { count, time } from "../format";
 import { pathOf, runPath } from "../route";
 import { LOOKS, ORDER } from "../states";
@@ -132,13 +133,20 @@ function Task({ task }: { task: TaskLine }) {
         </HStack>
       </Flex>
       {failed ? (
-        <Text color="failed.fg" fontSize="sm" lineClamp={2} mt={2} overflowWrap="anywhere">
-          <PageLink to={runPath(dag, task_id, failed.mark)}>
-            <Plain most={NAME}>{failed.mark.slice_key ?? failed.mark.run_id ?? ""}</Plain>
-          </PageLink>
-          {": "}
-          <Plain>{failed.failure?.sentence ?? "its task left no reason: its log may have one"}</Plain>
-        </Text>
+        <Box fontSize="sm" mt={2}>
+          <Text color="failed.fg" lineClamp={2} overflowWrap="anywhere">
+            <PageLink to={runPath(dag, task_id, failed.mark)}>
+              <Plain most={NAME}>{failed.mark.slice_key ?? failed.mark.run_id ?? ""}</Plain>
+            </PageLink>
+            {": "}
+            <Why dag={dag} run={{ ...failed.mark, ...failed, run_id: failed.mark.run_id ?? "" }} task={task_id} />
+          </Text>
+          {failed.others > 0 ? (
+            <Text color="fg.muted">
+              And {count(failed.others)} other {failed.others === 1 ? "reason" : "reasons"}.
+            </Text>
+          ) : null}
+        </Box>
       ) : null}
     </>
   );

@@ -1,6 +1,6 @@
 // Small things that all pages share.
 
-import { Box, Flex, Grid, Heading, HStack, Link, Skeleton, Text } from "@chakra-ui/react";
+import { Box, Flex, Grid, Heading, HStack, Link, Skeleton, Table, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 import { Link as RouterLink } from "react-router-dom";
 
@@ -109,6 +109,46 @@ export function Figures({ children }: { children: ReactNode }) {
     <Grid gapX={4} gapY={3} templateColumns={{ base: columns(7), md: columns(9) }}>
       {children}
     </Grid>
+  );
+}
+
+/** A table; on a phone, a list of its rows, each with some of its cells. */
+export function PhoneTable({ header, children }: { header: ReactNode; children: ReactNode }) {
+  return (
+    <Box overflowX="auto" tabIndex={0}>
+      <Table.Root display={{ base: "block", md: "table" }} size="sm">
+        <Table.Header hideBelow="md">
+          <Table.Row>{header}</Table.Row>
+        </Table.Header>
+        <Table.Body display={{ base: "block", md: "table-row-group" }}>{children}</Table.Body>
+      </Table.Root>
+    </Box>
+  );
+}
+
+export function PhoneRow({ children }: { children: ReactNode }) {
+  return (
+    <Table.Row
+      borderBottomWidth={{ base: "1px", md: "0" }}
+      display={{ base: "grid", md: "table-row" }}
+      gridTemplateColumns="minmax(0, 1fr) max-content"
+      py={{ base: 2, md: 0 }}
+      verticalAlign="top"
+    >
+      {children}
+    </Table.Row>
+  );
+}
+
+export function PhoneCell(props: Table.CellProps) {
+  return (
+    <Table.Cell
+      borderBottomWidth={{ base: "0", md: "1px" }}
+      display={{ base: "block", md: "table-cell" }}
+      px={{ base: 0, md: 2 }}
+      py={{ base: 1, md: 2 }}
+      {...props}
+    />
   );
 }
 

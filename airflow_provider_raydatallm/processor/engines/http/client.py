@@ -66,7 +66,6 @@ _FEW_TOKENS = 16
 _STALL_SHARE = 0.9
 #: Between two warnings that say why rows wait.
 _WARN_EVERY_S = 60.0
-_KEPT = "The answered rows are kept, and a retry continues with the others"
 
 
 class _LimitedError(SliceError):
@@ -76,11 +75,8 @@ class _LimitedError(SliceError):
         super().__init__(
             f"{refusal.message}, and to every row for {limit_s:g} s",
             kind="transient",
-            advice=(
-                _KEPT,
-                "Have the endpoint's limit raised, lower engine.requests_per_minute, or raise limits.stall "
-                "to wait longer",
-            ),
+            advice="Have the endpoint's limit raised, lower engine.requests_per_minute, or raise "
+            "limits.stall to wait longer",
             row_texts=(refusal.quoted,),
         )
         self.refusal = str(refusal)
@@ -102,6 +98,7 @@ class EndpointClient:
         )
         self._redact = Redactor([key]).text
         self._asked = asked = job.engine_as(Http)
+        self._url = f"{asked.url}{api.path}"
         self._requests, self._tokens = Pace(asked.requests_per_minute), Pace(asked.tokens_per_minute)
         self._estimate = TokenEstimate()
         self._budget = TokenBudget(asked.token_budget, self._estimate, spent)
@@ -167,10 +164,8 @@ class EndpointClient:
                 raise error.of_all or SliceError(
                     f"{error.message}, in each of {tries} tries",
                     kind="transient",
-                    advice=(
-                        _KEPT,
-                        "Check that the endpoint of engine.url runs, and that the cluster's nodes reach it",
-                    ),
+                    advice=f"Check that {self._redact(self._url)} (engine.url) runs, and that the cluster's "
+                    "nodes reach it",
                     row_texts=(error.quoted,),
                 )
 
@@ -338,7 +333,7 @@ class EndpointClient:
         :raises Exception: as `raise_unless_answered`.
         """
         reply = await self._connections.post(data)
-        raise_unless_answered(reply.status, reply.headers, reply.body, self._redact)
+        raise_unless_answered(reply.status, reply.headers, reply.body, self._redact, self._url)
         if reply.excess_of is not None:
             message = f"the endpoint's reply is over {reply.excess_of:,} bytes"
             raise RowRefusedError(message, reply_bytes=reply.excess_of)
@@ -350,7 +345,7 @@ class EndpointClient:
 
     @cached_property
     def _connections(self) -> EndpointConnections:  # which an event loop must run for
-        return EndpointConnections(self._job, self._api.path, self._headers)
+        return EndpointConnections(self._job, self._url, self._headers)
 
     async def _pause(self, error: PassingError, longest_s: float) -> None:
         """Waits before another try: as long as the endpoint asks, and a random time.

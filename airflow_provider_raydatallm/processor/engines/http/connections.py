@@ -67,13 +67,11 @@ class Reply(NamedTuple):
 class EndpointConnections:
     """In one event loop."""
 
-    def __init__(self, job: SliceJob, path: str, headers: Mapping[str, str]) -> None:
+    def __init__(self, job: SliceJob, url: str, headers: Mapping[str, str]) -> None:
         """
-        :param path: below the endpoint's address.
         :param headers: of all requests.
         """
-        self._asked, self._headers = job.engine_as(Http), headers
-        self._url = f"{self._asked.url}{path}"
+        self._asked, self._url, self._headers = job.engine_as(Http), url, headers
         self._proxy = _find_proxy(job)
         self._salt = headers.get("Authorization", "").encode()[: hashlib.blake2b.MAX_KEY_SIZE]
         self._large_replies = asyncio.Semaphore(_LARGE_REPLIES)

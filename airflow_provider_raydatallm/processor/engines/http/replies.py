@@ -40,6 +40,12 @@ _ADVICE: Mapping[int, tuple[Kind, str]] = {
     451: ("input", "the model is not offered here: check model_source, and where the cluster is"),
     404: ("model", "it has no such model, or not this API: check model_source and engine.url"),
 }
+#: Where the reply is no error of such an API.
+_ELSEWHERE: tuple[Kind, str] = (
+    "input",
+    "engine.url leads to something else: check its host, its port (8265 is Ray's dashboard), and that it "
+    "ends in the API's path, such as /v1",
+)
 
 
 class RowRefusedError(Exception):
@@ -115,9 +121,10 @@ class PassingError(_QuotingError):
 
 
 def raise_unless_answered(
-    status: int, headers: Mapping[str, str], body: bytes, redact: Callable[[str], str] = str
+    status: int, headers: Mapping[str, str], body: bytes, redact: Callable[[str], str] = str, url: str = ""
 ) -> None:
     """
+    :param url: that answered.
     :param redact: removes secrets from what is quoted, before it is cut.
     :raises RowRefusedError: for this row.
     :raises DoubtfulRefusalError: for this row, or for all.
@@ -126,8 +133,9 @@ def raise_unless_answered(
     if is_answer(status):
         return
     message, quoted = f"the endpoint answered {status}", _error_message(body, redact)
+    said = ": ".join(filter(None, [message, quoted]))
     if status in _REFUSED or (status == 429 and _TOO_LARGE.search(body)):
-        raise RowRefusedError(f"{message}: {quoted}")
+        raise RowRefusedError(said)
     if status == 429 and b"insufficient_quota" in body:
         status = 402
     if is_passing(status):
@@ -144,8 +152,10 @@ def raise_unless_answered(
         advice = ("The key is for one host", "Set engine.url to where it answers itself")
         of_all = SliceError(message, kind="input", advice=advice)
         raise DoubtfulRefusalError(message, of_all, is_sudden=True)
-    kind, reason = _ADVICE.get(status, ("input", "engine.url leads to something else: check it"))
-    of_all = SliceError(message, kind=kind, advice=f"Most likely {reason}", row_texts=(quoted,))
+    is_elsewhere = status not in _ADVICE or (status == 404 and not _is_error(body))
+    kind, reason = _ELSEWHERE if is_elsewhere else _ADVICE[status]
+    sentence = " at ".join(filter(None, [message, redact(url)]))
+    of_all = SliceError(sentence, kind=kind, advice=f"Most likely {reason}", row_texts=(quoted,))
     raise DoubtfulRefusalError(message, of_all, quoted=quoted, is_sudden=status in _OF_ALL)
 
 
@@ -181,6 +191,15 @@ def _error_message(body: bytes, redact: Callable[[str], str]) -> str:
         return _cut(str(error["message"] if isinstance(error, dict) else error), redact)
     except (ValueError, LookupError, TypeError, RecursionError):
         return _snippet(body, redact)
+
+
+def _is_error(body: bytes) -> bool:
+    """Whether a body is an error as OpenAI's API, and those like it, write it."""
+    try:
+        reply = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(reply, dict) and bool({"error", "object", "message"} & reply.keys())
 
 
 def _snippet(body: bytes, redact: Callable[[str], str]) -> str:

@@ -209,7 +209,7 @@ class SharedVllmEngine(VllmEngine):
                 f"the shared engine {self.name} was stopped while this slice used it, by a user or because "
                 "it could not be started",
                 kind="engine",
-                advice="A retry continues with the rest",
+                advice="Run the slice again",
             )
         self._make_room_for_worker(engine)
 

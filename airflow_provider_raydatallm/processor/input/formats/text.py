@@ -10,7 +10,7 @@ import contextlib
 import re
 import uuid
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -45,6 +45,11 @@ COMPRESSIONS = {".gz": "gzip", ".bz2": "bz2", ".zst": "zstd", ".lz4": "lz4"}
 ENCODING_HINT = "If it is written in another encoding, set source.encoding='latin-1' or the like"
 CORRECT_VALUE = "Correct it, or declare the column as another type in source.column_types, such as 'string'"
 DECLARE_OTHER_TYPE = "Declare it as another type, such as decimal128(38, 3)"
+
+
+def _record(row: int | None, start: int) -> str:
+    """:param start: the byte of the file that it begins at."""
+    return f"the record at byte {start:,}" if row is None else f"row {row:,} (byte {start:,})"
 
 
 class ColumnTypes:
@@ -122,8 +127,12 @@ class TextFormat(FileFormat):
         path = file.path
         types: ColumnTypes | None = None
         ranges, rows = [], 0
+
+        def next_row() -> int | None:
+            return rows + 1 if types is not None else None
+
         with self.open(file) as (raw, _):
-            for start, block in self._read_blocks(path, raw):
+            for start, block in self._read_blocks(path, raw, next_row):
                 if types is None:
                     header, skip = self.read_header(block, path)
                     start, block = start + skip, block[skip:]
@@ -179,8 +188,14 @@ class TextFormat(FileFormat):
             if block:
                 yield block
 
-    def _read_blocks(self, path: str, raw: pa.NativeFile) -> Iterator[tuple[int, bytes]]:
-        """Yields the file as (start byte, whole records), about `TEXT_RANGE_BYTES` each."""
+    def _read_blocks(
+        self, path: str, raw: pa.NativeFile, next_row: Callable[[], int | None] = lambda: None
+    ) -> Iterator[tuple[int, bytes]]:
+        """Yields the file as (start byte, whole records), about `TEXT_RANGE_BYTES` each.
+
+        :param next_row: returns the number of the row after those so far; None in the header, or where nobody
+            counts.
+        """
         codec = self._get_codec(path)
         start, rest = 0, b""
         try:
@@ -193,11 +208,12 @@ class TextFormat(FileFormat):
                 block = rest + chunk
                 end = self._records_end(block, start)
                 if not end and len(block) > MAX_RECORD_BYTES:
+                    row = next_row()
                     raise SliceError(
-                        f"{path}: the record at byte {start:,} is longer than {MAX_RECORD_BYTES >> 20} MiB",
+                        f"{path}: {_record(row, start)} is longer than {MAX_RECORD_BYTES >> 20} MiB",
                         kind="input",
                         advice="Is a quote in it never closed?",
-                        place=Place(file=path),
+                        place=Place(file=path, row=row),
                     )
                 if end:
                     yield start, block[:end]
@@ -208,14 +224,15 @@ class TextFormat(FileFormat):
             ) from e
         if rest:
             if self._records_end(rest + b"\n", start) != len(rest) + 1:
+                row = next_row()
                 raise SliceError(
-                    f"{path}: a quote after byte {start:,} is never closed",
+                    f"{path}: a quote that is opened in {_record(row, start)} is never closed",
                     kind="input",
                     advice=(
                         "Is the file truncated?",
                         "If quotes are plain text there, set another source.csv={'quote_char': ...}",
                     ),
-                    place=Place(file=path),
+                    place=Place(file=path, row=row),
                 )
             yield start, rest
 

@@ -17,7 +17,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.result.row_errors import INVALID_OUTPUT, TRUNCATED_ANSWER
+from airflow_provider_raydatallm.contract.result.row_errors import (
+    COLUMN_NOT_IN_REQUEST,
+    INVALID_OUTPUT,
+    TRUNCATED_ANSWER,
+)
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.contract.spec.tasks.classify import Classify
 from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
@@ -92,6 +96,7 @@ class TextParser(AnswerParser):
         self._splits_struct = job.splits_answers
         self._postprocess = postprocess
         self.needs_row = postprocess is not None
+        self._input_columns = list(input_columns)
         taken = [*input_columns, folder_column(job.slice_path) or ""]
         self._taken_names = {name.casefold() for name in taken}
         self._declared = declared_columns(postprocess, self._column) if postprocess else {}
@@ -165,7 +170,7 @@ class TextParser(AnswerParser):
                 try:
                     value = self._process(i, row[0], value, details)
                 except Exception as e:
-                    failures.append((i, type(e).__name__, describe_users_error("postprocess", e)))
+                    failures.append((i, *self._describe_error(e, row[0])))
                     continue
             indices.append(i)
             values.append(value)
@@ -217,6 +222,17 @@ class TextParser(AnswerParser):
             except TypeMismatch as e:
                 raise TypeMismatch(f"returned {brief(field)} for the column {brief(name)}: {e}") from e
         return _Result(index, columns, next(filter(self._is_taken, columns), None))
+
+    def _describe_error(self, error: Exception, row: str) -> tuple[str, str]:
+        """
+        :param row: what postprocess got of the input.
+        """
+        text = describe_users_error("postprocess", error)
+        name = error.args[0] if isinstance(error, KeyError) and error.args else None
+        if isinstance(name, str) and name in self._input_columns and name not in (own := json.loads(row)):
+            names = ", ".join(map(repr, own)) or "none"
+            return COLUMN_NOT_IN_REQUEST, f"{text}: its row has the columns of the request only ({names})"
+        return type(error).__name__, text
 
     def _fit_columns(self, results: list[_Result]) -> tuple[dict[str, pa.Array], list[int], list[Failure]]:
         """Columns of the rows that fit, these rows, and the others' failures."""

@@ -165,6 +165,24 @@ def test_for_other_systems_no_text_may_quote_a_row() -> None:
     assert in_both.without_row_texts().text == "worker 2 died: KeyError"
 
 
+def test_before_a_row_was_asked_only_what_rows_hold_and_the_jobs_log_are_hidden() -> None:
+    early = replace(WHOLE, before_rows=True)
+    assert early.without_row_texts() == replace(early, row_texts=(), log=(), log_of="")
+    assert Failure.parse(early.to_json()) == early
+
+
+@pytest.mark.parametrize("folder", ["py_modules_files/_ray_pkg_0a1b", "working_dir_files/s3_bucket_code"])
+def test_code_that_came_with_the_job_is_named_as_its_author_knows_it(folder: str) -> None:
+    path = f"/tmp/ray/session_2026-01-01_1/runtime_resources/{folder}/mine/engine.py"
+    failure = Failure(
+        "transient", f"{path} fails", cause=f'File "{path}", line 7\nx', frames=(f"at {path}:7 in f: g()",),
+        place=Place(file=path), log=(f"{path}:7: it fails",),
+    )  # fmt: skip
+    assert "/tmp" not in json.dumps(failure.to_json())
+    assert (failure.frames, failure.place.file) == (("at mine/engine.py:7 in f: g()",), "mine/engine.py")
+    assert failure.without_row_texts().frames == ("at mine/engine.py:7",)
+
+
 def test_what_no_retry_can_fix() -> None:
     assert {"input", "model", "cluster", "connection"} == FINAL
     assert not WHOLE.can_retry
@@ -174,3 +192,14 @@ def test_sentences_that_end_with_a_mark_of_their_own_get_no_full_stop() -> None:
     failure = Failure("input", "it ends at byte 5", advice=("Is it truncated?", "If so, write it again"))
     assert failure.text == "it ends at byte 5. Is it truncated? If so, write it again"
     assert Failure("input", "No room.", advice=("Wait",)).text == "No room. Wait"
+
+
+@pytest.mark.parametrize(("counts", "words"), [
+    ({"planned": 1950, "finished": 65, "failed": 3, "invalid_output": 2},
+     "1,950 planned = 62 answered + 3 failed (2 invalid output) + 1,885 left"),
+    ({"planned": 195, "finished": 195}, "195 planned = 195 answered"),
+    ({"planned": 1014, "finished": 128, "failed": 481}, ""),
+    ({}, ""),
+])  # fmt: skip
+def test_each_planned_row_is_counted_once(counts: dict[str, int], words: str) -> None:
+    assert Failure("engine", "it died", counts=counts).count_words == words

@@ -66,7 +66,7 @@ def test_engine_without_a_ready_signal_counts_from_its_first_row(clock: Clock) -
     watch.observe(0, engine_started=False)
     watch.observe(1, engine_started=True)
     clock.now += 60
-    with pytest.raises(SliceError, match=r"while 2 rows wait\. A retry continues"):
+    with pytest.raises(SliceError, match=r"while 2 rows wait\. Run the slice again"):
         watch.observe(0, engine_started=False)
 
 

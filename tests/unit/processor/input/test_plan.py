@@ -323,7 +323,9 @@ def test_truncated_gzip_names_the_file(tmp_path: Path) -> None:
     ({"a.csv": "x,x\n1,2\n"}, "twice: 'x'"), ({"a.txt": "x\n"}, "source.format"),
     ({"a.csv": "x\n1\n", "b.jsonl": '{"x": 1}\n'}, "several formats"),
     ({"a.jsonl": '{"x": 1}\n', "b.jsonl": '{"x": {"y": 1}}\n'}, r"'x' is .*b\.jsonl"),
-    ({"a.csv": "ds\n1\n"}, r"'.../slice=\{slice\}'"), ({"a.csv": 'x\n"never closed'}, r"a\.csv"),
+    ({"a.csv": "ds\n1\n"}, r"'.../slice=\{slice\}'"),
+    ({"a.csv": 'x\na\n"b\nc"\n"never closed\nx\n'}, r"a\.csv: a quote that is opened in row 3 "),
+    ({"a.csv": '"x\n1\n'}, "a quote that is opened in the record at byte 0 "),
 ])  # fmt: skip
 def test_unreadable_input_is_an_error_that_says_why(
     tmp_path: Path, files: dict[str, str], error: str

@@ -17,10 +17,10 @@ import pytest
 
 from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.result.failure import KEPT, Failure, Kind
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.metrics import progress as progress_module
-from airflow_provider_raydatallm.processor.metrics.progress import ProgressReporter
+from airflow_provider_raydatallm.processor.metrics.progress import ProgressReporter, diagnose_run
 from airflow_provider_raydatallm.processor.publish import garbage
 from airflow_provider_raydatallm.processor.root_error import root_error
 from airflow_provider_raydatallm.processor.slice_run import run_slice
@@ -141,9 +141,9 @@ def test_failed_run_keeps_its_progress_until_the_next_one_publishes(
     spec = tmp_path / "spec.json"
     spec.write_text(job.model_dump_json())
     assert main(["show", str(spec)]) == 1
-    assert capsys.readouterr().out.splitlines()[:2] == [
-        "nothing is published", f"the run failed at {progress['when']}: the third batch failed",
-    ]  # fmt: skip
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"the run failed at {progress['when']}: the third batch failed"
+    assert "Rows: 30 planned = 20 answered + 10 left" in lines
 
     run(job)
     assert not file_of(job).exists()
@@ -228,3 +228,15 @@ def test_write_after_a_lost_lease_is_rolled_back(job: SliceJob) -> None:
         wait_for(lambda: store.overtaken)
         wait_for(lambda: not file_of(job).exists())
     assert not file_of(job).exists()
+
+
+@pytest.mark.parametrize(("finished", "kind", "advice"), [
+    (0, "engine", ()), (3, "engine", (KEPT,)), (3, "input", ()),
+])  # fmt: skip
+def test_finished_rows_are_said_to_be_kept_where_there_are_any(
+    finished: int, kind: Kind, advice: tuple[str, ...]
+) -> None:
+    error = SliceError("it died", kind=kind)
+    for _ in range(2):  # who reports it asks again
+        failure = diagnose_run(error, job_of(input_path="/in", output_path="/out"), {"finished": finished})
+        assert failure.advice == advice

@@ -53,7 +53,7 @@ def test_conflict_is_tried_again(store: Store, dialect: Dialect) -> None:
 
 def test_conflict_that_never_ends_is_an_error_with_the_path(store: Store, dialect: Dialect) -> None:
     dialect.conflicts = -1
-    with pytest.raises(SliceError, match=r"cannot write lake/.*/a: ") as e:
+    with pytest.raises(SliceError, match=r": cannot write lake/.*/a") as e:
         store.create("a", b"mine")
     assert e.value.kind == "transient"
     assert store.read("a") is None
@@ -63,7 +63,7 @@ def test_store_that_forbids_writing_is_an_error_with_the_path_at_once(store: Sto
     dialect.forbidden = -1
     for write in (store.create, store.put):
         dialect.requests.clear()
-        with pytest.raises(SliceError, match=r"cannot write lake/.*/a: access was denied"):
+        with pytest.raises(SliceError, match=r"access was denied.*: cannot write lake/.*/a"):
             write("a", b"mine")
         assert [method for method, _ in dialect.requests][:2] in (["PUT", "GET"], ["PUT"])
         assert len(dialect.requests) <= 2

@@ -74,6 +74,14 @@ def test_progress_is_shown_to_the_task_that_runs(job: SliceJob) -> None:
     assert view(job).progress() is None
 
 
+def test_failed_run_says_whose_job_it_was(job: SliceJob) -> None:
+    with pytest.raises(SliceError):
+        run(changed(job, quality__max_quarantine=0.0))
+    progress = view(job).progress()
+    assert progress is not None
+    assert (progress["step"], progress["job"]) == ("failed", "j")
+
+
 @pytest.mark.slow
 def test_sample_is_short_text_whatever_is_in_the_rows(job: SliceJob) -> None:
     run(job)

@@ -28,7 +28,7 @@ JOBS = json.loads((FAILURES / "jobs.json").read_text())
     ("no_module", RayLLMInputError, "No module named airflow_provider_raydatallm.nope"),
     ("import_error", RayLLMInputError, "ModuleNotFoundError: No module named 'polars_of_mine'"),
     ("no_command", RayLLMJobError, "/bin/sh: 1: pithon: not found"),
-    ("killed", RayEngineDiedError, "the driver was ended by SIGKILL (exit code 137)"),
+    ("killed", RayEngineDiedError, "the driver was killed by SIGKILL (exit code 137)"),
     ("segv", RayEngineDiedError, "the driver was ended by SIGSEGV (exit code 139)"),
     ("silent", RayLLMJobError, "the driver ended with exit code 3 and wrote no error"),
     (
@@ -74,14 +74,14 @@ def test_killed_driver_is_diagnosed_as_out_of_memory_whatever_its_log_says() -> 
         "FAILED", message, ["Traceback (most recent call last):", "ValueError: caught", "Killed"]
     )
     assert BY_KIND[failure.kind] is RayEngineDiedError
-    assert failure.cause == "the driver was ended by SIGKILL (exit code 137)"
-    assert "ran out of memory" in failure.advice[0]
+    assert failure.cause == "the driver was killed by SIGKILL (exit code 137)"
+    assert "memory runs out" in failure.advice[0]
 
 
 def test_engine_core_that_was_killed_is_said_to_be_killed() -> None:
     line = "RuntimeError: Engine core initialization failed. Failed core proc(s): {'EngineCore': -9}"
     failure = explain_failure("FAILED", "", [line])
-    assert (failure.kind, failure.advice[0].startswith("It was killed")) == ("engine", True)
+    assert (failure.kind, failure.advice[0].startswith("Its node kills")) == ("engine", True)
 
 
 @pytest.mark.parametrize(("line", "error"), [

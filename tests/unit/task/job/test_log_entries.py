@@ -109,3 +109,8 @@ def test_hostile_line_takes_no_time(part: str) -> None:
 
 def test_long_line_is_cut() -> None:
     assert entry_of("x" * 100_000) == LogEntry(logging.INFO, "x" * 2000 + " ...")
+
+
+def test_code_that_came_with_the_job_is_named_without_the_folder_that_ray_unpacked_it_into() -> None:
+    folder = "/tmp/ray/session_2026-01-01_1/runtime_resources/py_modules_files/_ray_pkg_0a1b"
+    assert clean(f'  File "{folder}/mine/engine.py", line 3') == '  File "mine/engine.py", line 3'

@@ -70,7 +70,7 @@ export function Actions({ dag, task, line, settings, toChange }: Props) {
       </Text>
     );
   };
-  const first = changeFirst(line.failure);
+  const first = changeFirst(line);
   return (
     <Section title="Actions">
       {[...(first ? [first] : []), ...toChange.map(sentenceOf)].map((text) => (

@@ -3,23 +3,36 @@
 import { Box, Heading, List, Text } from "@chakra-ui/react";
 import type { ReactNode } from "react";
 
-import type { FailureStory, SliceLine } from "../../api";
-import { countWords, placeWords, sentenceOf } from "../../failure";
+import type { FailureStory, Reason, RunWithoutSlice, SliceLine } from "../../api";
+import { changeFirst, countWords, failureOf, markedWords, placeWords, sentenceOf } from "../../failure";
 import { PageLink, Plain } from "../basics";
+import { DidNotRun } from "../Why";
 
 interface Props {
-  line: SliceLine;
-  failure: FailureStory | null;
+  dag: string;
+  line: RunWithoutSlice | SliceLine;
+  /** As Airflow has it. */
+  own: FailureStory | null;
+  /** What else tells why; null while it is asked. */
+  reason: Reason | null;
   /** Where the task's log is; "": nowhere. */
   log: string;
 }
 
-export function Failed({ line, failure, log }: Props) {
-  if (failure === null) {
-    if (line.state !== "failed") return null;
+export function Failed({ dag, line, own, reason, log }: Props) {
+  if (line.upstream !== null) {
     return (
-      <Alert title="This run left no reason">
-        <Text>Somebody marked it as failed, or its process died before it could say why.</Text>
+      <Alert title={<DidNotRun dag={dag} run={line.run_id} upstream={line.upstream} />}>
+        <Text>{changeFirst(line)}</Text>
+      </Alert>
+    );
+  }
+  const [failure, marked] = [failureOf(own, reason), markedWords(own, reason)];
+  if (marked !== null || failure === null) {
+    if (line.state !== "failed" || reason === null) return null;
+    return (
+      <Alert title={marked === null ? "This run left no reason" : <Plain>{marked}</Plain>}>
+        {marked === null ? <Text>Somebody marked it as failed, or its process died before it could say why.</Text> : null}
         {log ? <PageLink to={log}>The task&apos;s log</PageLink> : null}
       </Alert>
     );

@@ -8,6 +8,7 @@ import type { RunWithoutSlice, SliceLine } from "../../api";
 import {
   type Block, blocksOf, type Cell, cellsOf, dayNumber, gridOf, hourNumber, type Grid as Kind, namesOf, splitByGrid,
 } from "../../calendar";
+import { upstreamWords } from "../../failure";
 import { count } from "../../format";
 import { pathOf, taskInstancePath } from "../../route";
 import { type CellState, colorsOf, LOOKS, ORDER } from "../../states";
@@ -25,7 +26,7 @@ interface Props {
   task: string;
   slices: Map<string, SliceLine>;
   /** What is published of slices whose latest run published nothing. */
-  before: Map<string, SliceLine>;
+  before: Map<string, SliceLine | null>;
   missing: string[];
   /** Fills a missing slice; null where that cannot be. */
   onFill: ((key: string) => void) | null;
@@ -121,8 +122,8 @@ function Day({ cell, kind, before, dag, task, onFill, only }: Place & { cell: Ce
   const { key, slice, run } = cell;
   const state = stateOf(cell);
   const name = kind === "days" ? dayNumber(key) : kind === "hours" ? hourNumber(key) : shortName(key);
-  const earlier = before.get(key) ?? null;
-  const words = describe(cell) + (earlier ? `; ${BEFORE}: ${count(earlier.counts.succeeded)} rows` : "");
+  const earlier = before.get(key);
+  const words = describe(cell) + (earlier === undefined ? "" : `; ${BEFORE}${earlier ? `: ${count(earlier.counts.succeeded)} rows` : ""}`);
   const body = (
     <Flex
       {...colorsOf(state)}
@@ -138,7 +139,7 @@ function Day({ cell, kind, before, dag, task, onFill, only }: Place & { cell: Ce
       <Text as="span" fontSize={kind === "names" ? "xs" : "2xs"} lineHeight="14px" textAlign="start" truncate>
         {name}
       </Text>
-      {earlier ? (
+      {earlier !== undefined ? (
         <Text as="span" bottom="1px" fontSize="xs" left="4px" lineHeight="18px" position="absolute">
           {LOOKS.published.mark}
         </Text>
@@ -167,9 +168,11 @@ function stateOf({ slice, run }: Cell): CellState {
 }
 
 function describe({ key, slice, run }: Cell): string {
-  const state = LOOKS[stateOf({ key, slice, run })].words + (run ? "; its task has not come to the slice" : "");
+  const hasBegun = !run || run.upstream !== null;
+  const state = LOOKS[stateOf({ key, slice, run })].words + (hasBegun ? "" : "; its task has not come to the slice");
   const name = shortName(key);
-  const reason = (slice ?? run)?.failure?.sentence;
+  const at = slice ?? run;
+  const reason = at?.upstream ? upstreamWords(at.upstream) : at?.failure?.sentence;
   if (reason) return `${name}: ${state}: ${shortName(reason, TIP)}`;
   if (!slice?.outcome) return `${name}: ${state}`;
   const { succeeded, quarantined } = slice.counts;
@@ -178,7 +181,7 @@ function describe({ key, slice, run }: Cell): string {
 }
 
 interface LegendProps {
-  before: Map<string, SliceLine>;
+  before: Map<string, SliceLine | null>;
   cells: (Cell | null)[];
   only: CellState | null;
   onOnly: (state: CellState | null) => void;

@@ -1,14 +1,14 @@
-// Why slices failed, the newest first.
+// Why slices failed, the last first. On a phone: which and when, and why below.
 
-import { Box, Button, Table, Text } from "@chakra-ui/react";
+import { Button, Table } from "@chakra-ui/react";
 import { useState } from "react";
 
-import { sentenceOf } from "../../failure";
 import type { FailedRun } from "../../failures";
 import { time } from "../../format";
 import { runPath } from "../../route";
 import { NAME } from "../../text";
-import { PageLink, Plain, Section } from "../basics";
+import { PageLink, PhoneCell, PhoneRow, PhoneTable, Plain, Section } from "../basics";
+import { Why } from "../Why";
 
 const SHOWN = 5;
 
@@ -18,55 +18,34 @@ export function FailedRuns({ dag, task, runs }: { dag: string; task: string; run
   const shown = isWhole ? runs : runs.slice(0, SHOWN);
   return (
     <Section title={`Failed: ${runs.length}`}>
-      <Box overflowX="auto" tabIndex={0}>
-        <Table.Root size="sm">
-          <Table.Header>
-            <Table.Row>
-              <Table.ColumnHeader>Slice</Table.ColumnHeader>
-              <Table.ColumnHeader>Why</Table.ColumnHeader>
-              <Table.ColumnHeader hideBelow="md">Ended</Table.ColumnHeader>
-            </Table.Row>
-          </Table.Header>
-          <Table.Body>
-            {shown.map((run) => (
-              <Table.Row key={`${run.run}/${run.map}`} verticalAlign="top">
-                <Table.Cell maxWidth="14rem" minWidth="6.5rem" overflowWrap="anywhere">
-                  <PageLink to={runPath(dag, task, { run_id: run.run, map_index: run.map, has_slice: run.hasSlice })}>
-                    <Plain most={NAME}>{run.key ?? run.run}</Plain>
-                  </PageLink>
-                </Table.Cell>
-                <Table.Cell overflowWrap="anywhere">
-                  <Why run={run} />
-                </Table.Cell>
-                <Table.Cell hideBelow="md" whiteSpace="nowrap">
-                  {time(run.at)}
-                </Table.Cell>
-              </Table.Row>
-            ))}
-          </Table.Body>
-        </Table.Root>
-      </Box>
+      <PhoneTable
+        header={
+          <>
+            <Table.ColumnHeader>Slice</Table.ColumnHeader>
+            <Table.ColumnHeader>Ended</Table.ColumnHeader>
+            <Table.ColumnHeader>Why</Table.ColumnHeader>
+          </>
+        }
+      >
+        {shown.map((run) => (
+          <PhoneRow key={`${run.run_id}/${run.map_index}`}>
+            <PhoneCell maxWidth="14rem" minWidth={{ md: "6.5rem" }} overflowWrap="anywhere">
+              <PageLink to={runPath(dag, task, run)}>
+                <Plain most={NAME}>{run.key ?? run.run_id}</Plain>
+              </PageLink>
+            </PhoneCell>
+            <PhoneCell whiteSpace="nowrap">{time(run.at)}</PhoneCell>
+            <PhoneCell gridColumn="1 / -1" overflowWrap="anywhere" width={{ md: "75%" }}>
+              <Why advises dag={dag} run={run} task={task} />
+            </PhoneCell>
+          </PhoneRow>
+        ))}
+      </PhoneTable>
       {runs.length > shown.length ? (
         <Button mt={3} onClick={() => setWhole(true)} size="sm" variant="outline">
           Show {runs.length - shown.length} more
         </Button>
       ) : null}
     </Section>
-  );
-}
-
-function Why({ run: { failure } }: { run: FailedRun }) {
-  if (failure === null) return <>Its task left no reason: its log may have one.</>;
-  return (
-    <>
-      <Text color="failed.fg">
-        <Plain>{sentenceOf(failure.sentence)}</Plain>
-      </Text>
-      {failure.advice.map((one) => (
-        <Text key={one}>
-          <Plain>{sentenceOf(one)}</Plain>
-        </Text>
-      ))}
-    </>
   );
 }

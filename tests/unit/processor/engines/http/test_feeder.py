@@ -411,7 +411,12 @@ def test_refusal_of_all_texts_ends_the_slice() -> None:
     async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
         return completion("x") if number < 3 else error(403, f"no rights, {KEY}")
 
-    with endpoint(respond) as served, pytest.raises(SliceError, match="403: no rights") as caught:
+    with (
+        endpoint(respond) as served,
+        pytest.raises(
+            SliceError, match=r"403 at http://127.0.0.1:[0-9]+/v1/chat/completions: no rights"
+        ) as caught,
+    ):
         feed(served, [str(i) for i in range(30)], engine__in_flight=2)
     assert (caught.value.kind, KEY in str(caught.value)) == ("input", False)
     assert len(json.loads(caught.value.__notes__[0])) == 3

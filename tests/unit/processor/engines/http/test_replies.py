@@ -35,6 +35,24 @@ def test_secret_is_redacted_before_a_message_is_cut() -> None:
             assert "sk-" not in str(broken_reply(body, "is broken", redact))
 
 
+@pytest.mark.parametrize(("body", "kind"), [
+    (b"", "input"), (b"404: Not Found", "input"), (b'{"detail":"Not Found"}', "input"), (b"[]", "input"),
+    (error("the model x does not exist"), "model"), (b'{"object":"error","message":"no x"}', "model"),
+])  # fmt: skip
+def test_other_service_at_the_address_is_no_missing_model(body: bytes, kind: str) -> None:
+    with pytest.raises(DoubtfulRefusalError) as caught:
+        raise_unless_answered(404, {}, body, url="http://head:8265/chat/completions")
+    failure = caught.value.of_all.failure
+    assert failure.sentence == "the endpoint answered 404 at http://head:8265/chat/completions"
+    assert (failure.kind, "such as /v1" in failure.advice[0]) == (kind, kind == "input")
+
+
+@pytest.mark.parametrize("status", [400, 401, 405, 500])
+def test_status_without_a_body_stands_alone(status: int) -> None:
+    with pytest.raises(Exception, match=f"^the endpoint answered {status}$"):
+        raise_unless_answered(status, {}, b"")
+
+
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_refused_row_says_why(status: int) -> None:
     with pytest.raises(RowRefusedError, match=f"{status}: maximum context length"):

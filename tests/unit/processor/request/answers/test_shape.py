@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.row_errors import changes_for
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS
 from airflow_provider_raydatallm.processor.engines.base import answer_table
 from airflow_provider_raydatallm.processor.request.answers.grammar import check_compiles
@@ -130,6 +131,16 @@ def test_failing_postprocess_fails_its_row_alone() -> None:
     [(row, kind, error)] = reasons(failed)
     assert (row, kind) == (1, "KeyError")
     assert re.fullmatch(r"postprocess \(test_shape\.py:\d+\): 'b'", error)
+
+
+def test_postprocess_that_reads_what_the_request_lacks_is_told_what_its_row_has() -> None:
+    job = job_of(input_path="/i", output_path="/o")
+    parser = TextParser(job, lambda row: row["dep_time"], ["c", "dep_time"])
+    [(_, kind, error)] = reasons(parse(["a"], parser=parser)[1])
+    assert kind == "ColumnNotInRequest"
+    assert error.endswith("'dep_time': its row has the columns of the request only ('c')")
+    [change] = changes_for({f"{kind} in postprocess (mine.py:3)": 2})
+    assert change.startswith("Name the column in the prompt")
 
 
 @pytest.mark.parametrize("name", ["output_tokens", "finished_at", "text"])

@@ -321,7 +321,8 @@ def _send(
             return result
         if status is not None and not _is_transient(status):
             # It may be a proxy's, in front of a cluster that is being redeployed.
-            raise RayUnreachableError(f"{call}: {_describe(response)}", advice=_CHECK_ADDRESS)
+            advice = _CHECK_ADDRESS if status == 404 else ""
+            raise RayUnreachableError(f"{call}: {_describe(response)}", advice=advice)
         if pause is not None:
             yield Backoff(pause)
     raise RayUnreachableError(

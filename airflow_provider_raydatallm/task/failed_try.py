@@ -25,8 +25,8 @@ FAILURE_KEY = "ray_llm_failure"
 #: Of its JSON.
 RECORD_BYTES = 16_384
 _HIDDEN = (
-    "Texts that may quote a row are in the Ray job's log, and with [ray_llm] show_samples in the task's log "
-    "and on its page"
+    "Texts that may quote a row are left out here: `airflow-ray-llm show OUTPUT SLICE` has them, and "
+    "[ray_llm] show_samples shows them"
 )
 
 

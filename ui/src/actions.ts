@@ -39,7 +39,7 @@ export function actionsFor(line: SliceLine, settings: Settings | null = null, co
     if (hasTooManyFailed(line.failure)) {
       actions.push({
         name: "Answer failed rows again",
-        words: "Starts the engine and asks the model again for the rows that failed. Rows that were answered are kept and cost nothing again.",
+        words: "Starts the engine and asks the model again for the rows that failed. Rows that were answered are kept and cost nothing again, as long as prompt, model and code are the same.",
         conf: { ...without(same, OF_ACTIONS), retry_quarantined: true },
         needs: ["slice", "retry_quarantined"],
       });
@@ -52,7 +52,7 @@ export function actionsFor(line: SliceLine, settings: Settings | null = null, co
     }
     actions.push({
       name: changeFirst(line) ? "Run again after the change" : "Run again",
-      words: "Continues where the last run stopped: rows that it finished are kept and cost nothing again.",
+      words: "Continues where the last run stopped: rows that it finished are kept and cost nothing again, as long as prompt, model and code are the same.",
       conf: same,
       needs: ["slice"],
     });

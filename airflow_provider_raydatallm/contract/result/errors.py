@@ -77,10 +77,11 @@ class StorageError(SliceError):
     """A store cannot be read or written now; a path that is too long for it, never."""
 
     def __init__(self, what: str, path: str, why: str) -> None:
+        fix = "Free space there" if os.strerror(errno.ENOSPC) in why else "Fix that"
         super().__init__(
             f"{why.removesuffix('.')}: cannot {what} {path}",
             kind="input" if os.strerror(errno.ENAMETOOLONG) in why else "transient",
-            advice="Fix that and run the slice again",
+            advice=f"{fix} and run the slice again",
         )
 
 
@@ -157,7 +158,7 @@ def missing_column(sentence: str, name: str, columns: Collection[str]) -> SliceE
     return SliceError(
         sentence,
         kind="input",
-        advice=f"Did you mean {near[0]!r}?" if near else "",
+        advice=f"Did you mean {near[0]!r}?" if near else "Name another column, or correct the input",
         place=Place(column=name),
         row_texts=(f"the columns are {', '.join(map(repr, columns))}",),
     )

@@ -22,6 +22,8 @@ _CHANGES = {
     "asked for",
     COLUMN_NOT_IN_REQUEST: "Name the column in the prompt, or build the request with preprocess, which may "
     "use all: postprocess gets the columns of the request only, and {} of its rows lacked one that it reads",
+    ModuleNotFoundError.__name__: "Install what the function imports on the cluster's nodes or with "
+    "runtime_env, or ship it with code_paths: {} rows needed it",
 }
 
 

@@ -164,7 +164,7 @@ def test_nothing_that_may_quote_a_row_enters_airflow_unless_a_setting_allows_it(
     assert line == "at /srv/post.py:12"  # is no text of a row
     assert sentence == of_row.sentence
     assert kept(context).place == of_row.place
-    assert "Ray job's log" in kept(context).advice[-1]
+    assert "airflow-ray-llm show" in kept(context).advice[-1]
 
 
 @pytest.mark.parametrize(("root", "says"), [

@@ -17,7 +17,7 @@ ROW_REFUSED = "RefusedByEndpoint"
 #: The row's own fault: its text is too long, or has what the endpoint does not accept.
 _REFUSED = (400, 413, 422)
 #: Of every row. Others from 400 to 499 may be so (403: the key's rights), or a filter flagged the row.
-_OF_ALL = (401, 402, 404)
+_OF_ALL = (401, 402, 404, 501)
 _REDIRECTS = (301, 302, 303, 307, 308)
 #: Passing, as are all of 500 and above.
 _PASSING = (408, 409, 425, 429)
@@ -164,7 +164,7 @@ def is_answer(status: int) -> bool:
 
 
 def is_passing(status: int) -> bool:
-    return status in _PASSING or status >= 500 or status < 200
+    return status in _PASSING or (status >= 500 and status != 501) or status < 200
 
 
 def raise_error_within(reply: Any, body: bytes, redact: Callable[[str], str]) -> None:

@@ -20,4 +20,5 @@ def test_column_that_is_nearly_what_the_argument_says_is_told_whatever_hides_the
     failure = missing_column("prompt names 'sumary'", "sumary", ["summary", "secret"]).failure
     assert failure.advice == ("Did you mean 'summary'?",)
     assert "secret" not in str(failure.without_row_texts())
-    assert missing_column("prompt names 'x'", "x", ["summary"]).failure.advice == ()
+    [advice] = missing_column("prompt names 'x'", "x", ["summary"]).failure.advice
+    assert advice == "Name another column, or correct the input"

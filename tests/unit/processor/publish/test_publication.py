@@ -230,6 +230,7 @@ def test_disk_that_is_full_fails_with_the_path_and_resumes(
         with pytest.raises(SliceError, match=r"No space left.*: cannot write .*/staged/.*/part-0") as e:
             run(job)
     assert e.value.kind == "transient"
+    assert e.value.failure.advice[0] == "Free space there and run the slice again"
     cluster = InProcess()
     assert run(job, cluster).counts.resumed == 300
     assert cluster.answered == 0

@@ -95,7 +95,7 @@ export function Actions({ dag, task, line, settings, toChange }: Props) {
           <Confirm act={clear} name={first ? "Clear the task after the change" : "Clear the task"}>
             <Text>
               Airflow runs the task again in this run, <Plain most={NAME}>{line.run_id}</Plain>. Rows that it finished are
-              kept and cost nothing again. Tasks after it are not cleared.
+              kept and cost nothing again, as long as prompt, model and code are the same. Tasks after it are not cleared.
             </Text>
           </Confirm>
         ) : null}

@@ -61,7 +61,7 @@ def test_refused_row_says_why(status: int) -> None:
 
 @pytest.mark.parametrize(
     ("status", "kind", "advice"),
-    [(401, "input", "model_conn_id"), (402, "input", "credit"),
+    [(401, "input", "model_conn_id"), (402, "input", "credit"), (501, "input", "such as /v1"),
      (404, "model", "model_source and engine.url")],
 )  # fmt: skip
 def test_what_no_row_can_pass_ends_the_slice_and_says_what_to_check(

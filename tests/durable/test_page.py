@@ -162,7 +162,8 @@ def test_failed_run_says_why_and_what_to_do_wherever_it_is_shown(airflow: Airflo
     page.goto("/plugin/ray-llm")
     task = page.get_by_role("listitem").filter(has=page.get_by_role("link", name=f"{DAG_ID} / ask"))
     expect(task).to_contain_text("Failed 1")
-    expect(task).to_contain_text(f"{key}: {failure['sentence']}")
+    sentence = failure["sentence"]
+    expect(task).to_contain_text(f"{key}: {sentence[0].upper()}{sentence[1:]}")
     page.goto(f"/plugin/ray-llm/dags/{DAG_ID}/tasks/ask")
     row = page.get_by_role("row").filter(has_text=key)
     for text in (failure["sentence"], *failure["advice"]):

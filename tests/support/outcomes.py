@@ -83,7 +83,8 @@ class Outcomes:
 
 
 def assert_recorded(api: RestApi, task: Task) -> bool:
-    """Asserts that an exception of the last try left its record, and that its sentence ends the log.
+    """Asserts that an exception of the last try left its record, and that its sentence and its advice end the
+    log, a line each.
 
     Returns False for a task that was killed, or marked by a person.
     """
@@ -93,21 +94,23 @@ def assert_recorded(api: RestApi, task: Task) -> bool:
         return False
     assert recorded is not None, log
     failure = Failure.parse(recorded)
-    text = failure.text
+    last = [failure.headline, *failure.advice]
 
     def ends_log() -> bool | None:
-        depth = 0
+        depth, left = 0, list(last)
         # Of a task that Airflow itself ended, lines of its own follow.
         for line in api.log(task).rpartition(_RAISED)[2].splitlines():
             depth = max(depth + line.count("::group::") - line.count("::endgroup::"), 0)
-            if f" error {text}" in line and depth == 0:
+            if left and f" error {left[0]}" in line and depth == 0:
+                left.pop(0)
+            if not left:
                 return True
             # Callbacks, which show it last, do not run in a process that the server ends.
             if depth == 0 and line.endswith(f"Error: {failure.sentence}") and _ENDED in api.log(task):
                 return True
         return None
 
-    wait_for(ends_log, LIMIT, f"the log to end with {text!r}", lambda: api.log(task)[-3000:])
+    wait_for(ends_log, LIMIT, f"the log to end with {last!r}", lambda: api.log(task)[-3000:])
     return True
 
 

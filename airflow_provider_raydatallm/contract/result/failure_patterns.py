@@ -153,8 +153,9 @@ def signal_failure(process: str, exit_code: int) -> Failure | None:
         name = signal.Signals(exit_code - 128 if exit_code > 128 else -exit_code).name
     except ValueError:
         return None
-    ended = "killed" if name == "SIGKILL" else "ended"
-    return classify(f"{process} was {ended} by {name} (exit code {exit_code})")
+    if name == "SIGKILL":
+        return classify(f"{process} was killed by SIGKILL (exit code {exit_code})")
+    return classify(f"{process} was ended by {name} (exit code {exit_code})")
 
 
 def find_signal(text: str) -> Failure | None:

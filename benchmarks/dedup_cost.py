@@ -24,7 +24,6 @@ from airflow_provider_raydatallm.processor.engines.dedup.coordinator import Dedu
 from airflow_provider_raydatallm.processor.engines.dedup.request_keys import Shard
 from benchmarks.embedded import local_ray
 from benchmarks.table import print_rows
-from tests.support.dedup_block import answer_block
 
 BLOCK = 2048
 BLOCKS = int(os.environ.get("BENCH_DEDUP_BLOCKS", 64))
@@ -66,7 +65,7 @@ class StubFeeder:
                 assert len(rows) == answers.num_rows
 
             if client is not None:
-                answer_block(client, requests, infer, copy)
+                client.run(requests, infer, copy)
             else:
                 infer(range(len(requests)), [None] * len(requests))
 

@@ -50,9 +50,18 @@ def feed(
     unused: Any = None
     setup = FeederSetup(
         job, partial(open_api, job), NoWorkers, sink, RowBudget(1, 1),  # type: ignore[arg-type]
-        window_rows=1, active_feeders=unused, suspect_keys=unused,
+        active_feeders=unused, suspect_keys=unused,
     )  # fmt: skip
-    feeder = HttpFeeder(setup, vector_size=vector_size)
+    feeder: Any = HttpFeeder(setup, vector_size=vector_size)
+    left: list[int] = []
+    infer = feeder._infer
+
+    def noted(*arguments: Any) -> Any:
+        rows = infer(*arguments)
+        left.extend(rows)
+        return rows
+
+    feeder._infer = noted
     requests = [
         json.dumps({"messages": [{"role": "user", "content": t}], "sampling_params": job.task.sampling})
         for t in texts
@@ -63,8 +72,7 @@ def feed(
     }
     try:
         feeder(pa.table({**ids, "__request": requests}))
-        feeder.drain()
     except SliceError as e:
         e.add_note(json.dumps(sorted(sink.by_row)))
         raise
-    return sink, sorted(set(range(len(texts))) - sink.by_row.keys())
+    return sink, left

@@ -76,13 +76,15 @@ def logs(
 
 
 @pytest.mark.parametrize("name", SAYS)
-def test_sentence_is_the_last_line_stands_once_and_in_no_fold(
+def test_sentence_and_advice_end_the_log_stand_once_and_in_no_fold(
     logs: dict[str, list[dict[str, Any]]], name: str
 ) -> None:
     events = [str(entry["event"]) for entry in logs[name]]
     fails = events.index("Task failed with exception")
-    last = max(i for i, event in enumerate(events) if event != "::endgroup::")
-    assert SAYS[name] in events[last]
+    # What to do, and where it was, follow on lines of their own.
+    last = max(i for i, event in enumerate(events) if SAYS[name] in event)
+    after = [entry for entry in logs[name][last:] if entry["event"] != "::endgroup::"]
+    assert {entry["level"] for entry in after} == {"error"}
     assert events.count(events[last]) == 1
     assert last > events.index("the user's own callback") > fails
     depth = 0

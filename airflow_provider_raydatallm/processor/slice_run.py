@@ -242,7 +242,7 @@ def inspect_slice(
         survey = survey_input(job, listing, known)
         plan = survey.base
     shape = open_parser(job, _load_function(job.postprocess), plan.columns)
-    if survey is not None and survey.has_rows:
+    if survey is not None and survey.has_rows and survey.only_in_table:
         _check_request_columns(job, survey, adapters)
     builder = _request_builder(job, plan, adapters) if plan.units or (survey and survey.has_rows) else None
     if survey is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import sys
 from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Literal
@@ -25,7 +26,7 @@ from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, asked_before
 from airflow_provider_raydatallm.processor.store.marks import names_task
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
-from airflow_provider_raydatallm.processor.store.versions import Version, newest_version, task_name
+from airflow_provider_raydatallm.processor.store.versions import Commits, Version, task_name
 
 logger = logging.getLogger(__name__)
 
@@ -53,7 +54,9 @@ def refuse_another_task(job: SliceJob, task: Mapping[str, str] | None) -> None:
     if names_task(Store(of_table.staging), task) is not False:
         return
     for metadata in islice(_metadata_of_slices(job.address), _MOST_SLICES):
-        if (version := newest_version(metadata)) is None:
+        # A commit that cannot be read is for the runs of its slice to tell.
+        version = next(Commits.list(metadata).versions(below=sys.maxsize), None)
+        if version is None:
             continue
         before = asked_before(metadata, version.plan)
         if before is not None and (changes := changes_since(before, job)):

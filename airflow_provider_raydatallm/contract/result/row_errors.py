@@ -34,11 +34,19 @@ def changes_for(reasons: Mapping[str, int]) -> list[str]:
     """
     of_types: Counter[str] = Counter()
     for reason, rows in reasons.items():
-        of_types[reason.partition(" in ")[0]] += rows
+        of_types[_type_of(reason)] += rows
     known = sorted((kind for kind in _CHANGES if of_types[kind]), key=lambda kind: -of_types[kind])
     return [_CHANGES[kind].format(f"{of_types[kind]:,}") for kind in known]
 
 
 def may_be_asked_again(reasons: Mapping[str, int]) -> bool:
-    """Whether some rows failed for what may be otherwise the next time."""
-    return any(kind not in _CHANGES for kind in reasons)
+    """Whether some rows failed for what may be otherwise the next time.
+
+    :param reasons: as of `changes_for`.
+    """
+    return any(_type_of(reason) not in _CHANGES for reason in reasons)
+
+
+def _type_of(reason: str) -> str:
+    """:param reason: a type of error, perhaps with the function that raised it."""
+    return reason.partition(" in ")[0]

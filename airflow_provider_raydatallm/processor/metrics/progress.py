@@ -34,7 +34,7 @@ _EXPORTS_PER_WRITE = 2
 
 #: Attribute of an error whose record the progress file has.
 _RECORDED = "is_recorded"
-#: What of `Meter.progress` a `Failure` counts, by its words for it.
+#: The counts of a failure's record, by the keys of `Meter.progress`.
 _COUNTS = {"planned": "planned", "rows": "finished", "failed": "failed", "invalid_output": "invalid_output"}
 
 ProgressCallback = Callable[[dict[str, Any]], None]

@@ -376,9 +376,15 @@ def test_copied_task_publishes_no_slice_in_the_first_ones_table(
     assert run(changed(copied, slice_key="2026-02-02")).outcome == "published", "now the table names it"
 
 
-def test_renamed_task_goes_on_in_its_table(job: SliceJob, of_task: Callable[[str], None]) -> None:
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_renamed_task_goes_on_in_its_table(
+    job: SliceJob, of_task: Callable[[str], None], is_damaged: bool
+) -> None:
     kept = changed(job, rerun__on_config_change="fail")
     of_task("reviews")
     run(kept)
+    if is_damaged:  # another slice, which is for that one's runs to tell
+        [commit] = Path(job.paths.metadata).glob("commits/commit-*.json")
+        commit.write_text("{")
     of_task("renamed")
     assert run(changed(kept, slice_key="2026-02-01")).outcome == "published"

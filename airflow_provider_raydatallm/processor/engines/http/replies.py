@@ -19,7 +19,7 @@ _REFUSED = (400, 413, 422)
 #: Of every row. Others from 400 to 499 may be so (403: the key's rights), or a filter flagged the row.
 _OF_ALL = (401, 402, 404, 501)
 _REDIRECTS = (301, 302, 303, 307, 308)
-#: Passing, as are all of 500 and above.
+#: Passing, as are all of 500 and above but 501: no server of such an API lacks its method.
 _PASSING = (408, 409, 425, 429)
 #: After which a server may have answered all the same: its gateway waited no longer, or it broke down.
 _MAY_HAVE_COST = (408, 500, 502, 504, *range(520, 528))

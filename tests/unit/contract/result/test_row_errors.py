@@ -15,3 +15,4 @@ def test_changes_are_named_for_what_failed_the_most_frequent_first() -> None:
 def test_asking_again_helps_only_where_the_next_answer_may_be_another() -> None:
     assert may_be_asked_again({"TruncatedAnswer": 44, "ValueError": 3})
     assert not may_be_asked_again({"TruncatedAnswer": 44, "InvalidOutput": 2})
+    assert not may_be_asked_again({"ModuleNotFoundError in mine:f (mine.py:3)": 100})

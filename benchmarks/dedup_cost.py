@@ -24,6 +24,7 @@ from airflow_provider_raydatallm.processor.engines.dedup.coordinator import Dedu
 from airflow_provider_raydatallm.processor.engines.dedup.request_keys import Shard
 from benchmarks.embedded import local_ray
 from benchmarks.table import print_rows
+from tests.support.dedup_block import answer_block
 
 BLOCK = 2048
 BLOCKS = int(os.environ.get("BENCH_DEDUP_BLOCKS", 64))
@@ -65,7 +66,7 @@ class StubFeeder:
                 assert len(rows) == answers.num_rows
 
             if client is not None:
-                client.run(requests, infer, copy)
+                answer_block(client, requests, infer, copy)
             else:
                 infer(range(len(requests)), [None] * len(requests))
 

@@ -96,6 +96,11 @@ class PacedEngine(VllmEngine):
         setattr(engine_base, "vllm_is_cpu_build", lambda accelerator_type: True)  # noqa: B010
         super().__init__(job, rows)
 
+    @property
+    def cpu_actors(self) -> tuple[int, int]:
+        """Two feeders for a worker, as with GPUs."""
+        return 2 * self.workers[0], 2 * self.workers[1]
+
 
 class NoOpEngine(PacedEngine):
     worker = NoOpWorker

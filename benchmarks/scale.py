@@ -63,7 +63,7 @@ def measure(folder: str, workers: int) -> dict[str, Any]:
     speed = RATE * offline_seconds(sample, _PACE) / len(sample)
     with (
         tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as ray,
-        local_ray(Path(ray), cpus=2 * workers + 8),
+        local_ray(Path(ray), cpus=3 * workers + 8),
         ProcessCpu() as cpu,
     ):
         _, progress = run_real_slice(

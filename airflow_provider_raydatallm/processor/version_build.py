@@ -403,13 +403,17 @@ class _Run:
             feedback = Feedback.of(url, folder, build.plan, state.invalid)
             return replace(run, missing=state.repairable, feedback=feedback)
 
+        def still_missing() -> MissingRows:
+            state = build.load_state(self.lease)
+            return state.missing if engine is None else state.suspects
+
         run = InferenceRun(
             inference,
             missing,
             url,
             folder,
             self.lease.epoch,
-            lambda: build.load_state(self.lease).missing,
+            still_missing,
             to_repair,
             on_queued,
             limit_raised,

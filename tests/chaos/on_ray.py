@@ -58,8 +58,10 @@ TARGETS: dict[str, Callable[[str], bool]] = {
     "engine core": lambda c: "EngineCore" in c,
     "fragment writer": lambda c: c.startswith("ray::WriterActor"),
     "slice process": lambda c: c.startswith("ray::SliceProcess"),
-    "worker": lambda c: c.startswith("ray::") and ("MapBatches(" in c or "MapWorker" in c or "Map(" in c),
-    "feeder": lambda c: c.startswith("ray::") and "MapBatches(Feeder)" in c,
+    "worker": lambda c: (
+        c.startswith("ray::") and any(n in c for n in ("MapBatches(", "MapWorker", "Map(", "FeederProcess"))
+    ),
+    "feeder": lambda c: c.startswith("ray::FeederProcess"),
     "coordinator": lambda c: c.startswith("ray::DedupCoordinator"),
     "reader": lambda c: c.startswith("ray::") and "RequestStage" in c,
     "driver": lambda c: "airflow_provider_raydatallm.processor.job run" in c,
@@ -172,9 +174,11 @@ class _Life:
             arguments |= {
                 "engine": "stub_worker:StubWorkers", "model_source": str(tiny_model()),
                 "code_paths": [shipped.__file__, *_STUB_WORKERS],
-                "postprocess": "shipped:note_answer", "engine__batch_size": 20,
+                "postprocess": "shipped:note_answer",
                 "sampling_params": {"temperature": 0, "max_tokens": 10},
             }  # fmt: skip
+            if self.action != "kill":
+                arguments |= {"engine__batch_size": 20}
         else:
             arguments |= {
                 "model_source": str(tiny_model()), "choices": list(CHOICES),
@@ -358,13 +362,18 @@ CHOICES = ("Law Firm", "Healthcare", "Technology", "Retail", "Finance", "Other")
 
 def ray_trials(count: int) -> Iterator[RayTrial]:
     """One kill a slice, every target in turn; few of the raylet and the head, which cost most."""
-    turn = ["engine actor", "fragment writer", "worker", "driver"] * 5 + ["raylet", "head", "raylet"]
+    turn = ["engine actor", "fragment writer", "worker", "driver", "feeder"] * 5 + [
+        "raylet",
+        "head",
+        "raylet",
+    ]
     # Before and after answering there is only the driver to be killed, or all of it.
     steps: Iterator[When] = itertools.cycle(("answering", "publishing", "starting"))
     for index in range(count):
         target = turn[index % len(turn)]
         when = next(steps) if target in ("driver", *_ENDS_HEAD) else "answering"
-        yield RayTrial((f"r{index:03}",), "stub", ((target, when),))
+        engine: Engine = "workers" if target == "feeder" else "stub"
+        yield RayTrial((f"r{index:03}",), engine, ((target, when),))
 
 
 #: Every process of a run that can be paused without its node, with the engine that has it.

@@ -37,7 +37,7 @@ _TARGETS: dict[str, Callable[[str], bool]] = {
     "engine core": lambda c: "EngineCore" in c,
     "replica": lambda c: c.startswith("ray::ServeReplica:ray-llm-"),
     "controller": lambda c: c.startswith("ray::ServeController"),
-    "feeder": lambda c: c.startswith(("ray::MapBatches(Feeder)", "ray::MapWorker", "ray::SliceProcess")),
+    "feeder": lambda c: c.startswith(("ray::FeederProcess", "ray::SliceProcess")),
     "driver": lambda c: c.split(" ")[0].endswith("python") and "raydatallm.processor.job run" in c,
 }
 _ROWS = 240

@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.processor.engines.dedup import coordinator
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.request_keys import Shard
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
+from tests.support.dedup_block import answer_block
 
 connect_to_ray()
 actor = ray.remote(coordinator.DedupCoordinator).options(num_cpus=0, max_restarts=-1, max_task_retries=-1)
@@ -53,7 +54,7 @@ def answer_all(kill):
         def copy(rows, answers):
             answered[block].update(zip(rows, answers.column("text").to_pylist(), strict=True))
 
-        client.run([request(n) for n in names], infer, copy)
+        answer_block(client, [request(n) for n in names], infer, copy)
 
     threads = [threading.Thread(target=run, args=(i,), daemon=True) for i in range(2)]
     threads[0].start()

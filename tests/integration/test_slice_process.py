@@ -35,7 +35,7 @@ def test_process_that_is_killed_starts_again_with_the_missing_rows(
     rows_kept = rows_in(fragments(tmp_path / "out"))
     finished = set((tmp_path / "out.asked").read_text().split()[:rows_kept])
     [process] = processes(ray_head, "ray::SliceProcess")
-    assert not processes(ray_head, "ray::WriterActor") + processes(ray_head, "ray::MapWorker")
+    assert not processes(ray_head, "ray::WriterActor") + processes(ray_head, "ray::FeederProcess")
     process.kill()
     thread.join(120)
     [result] = results

@@ -5,38 +5,35 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from stub_engine import StubEngine, count_stalls_when
 from stub_worker import StubWorkers
 
-from airflow_provider_raydatallm.processor.engines.base import AnswerSink
+from airflow_provider_raydatallm.processor.engines.base import OpenFeeder
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
-
-if TYPE_CHECKING:
-    import ray.data
 
 _crowded = threading.Event()
 count_stalls_when(_crowded.is_set)
 
 
 class BeforeTheStart(StubWorkers):
-    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
+    def start_for_feeders(self, *, alone: bool = False) -> OpenFeeder:
         _take_cpus()
-        answered = super().answer_requests(requests, deliver)
+        opens = super().start_for_feeders(alone=alone)
         _crowded.set()
-        return answered
+        return opens
 
 
 class AfterTheStart(StubWorkers):
-    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
+    def start_for_feeders(self, *, alone: bool = False) -> OpenFeeder:
         import ray
 
-        answered = super().answer_requests(requests, deliver)
-        ray.get(list(self._starting))
+        opens = super().start_for_feeders(alone=alone)
+        assert self._workers is not None
+        ray.get([worker._ready for worker in self._workers._workers])
         _take_cpus(but=self.workers[1] * self.cpus_per_worker)
         _crowded.set()
-        return answered
+        return opens
 
 
 class AtTheEnd(StubEngine):

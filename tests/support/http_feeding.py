@@ -50,18 +50,9 @@ def feed(
     unused: Any = None
     setup = FeederSetup(
         job, partial(open_api, job), NoWorkers, sink, RowBudget(1, 1),  # type: ignore[arg-type]
-        active_feeders=unused, suspect_keys=unused,
+        window_rows=1, active_feeders=unused, suspect_keys=unused,
     )  # fmt: skip
-    feeder: Any = HttpFeeder(setup, vector_size=vector_size)
-    left: list[int] = []
-    infer = feeder._infer
-
-    def noted(*arguments: Any) -> Any:
-        rows = infer(*arguments)
-        left.extend(rows)
-        return rows
-
-    feeder._infer = noted
+    feeder = HttpFeeder(setup, vector_size=vector_size)
     requests = [
         json.dumps({"messages": [{"role": "user", "content": t}], "sampling_params": job.task.sampling})
         for t in texts
@@ -72,7 +63,8 @@ def feed(
     }
     try:
         feeder(pa.table({**ids, "__request": requests}))
+        feeder.drain()
     except SliceError as e:
         e.add_note(json.dumps(sorted(sink.by_row)))
         raise
-    return sink, left
+    return sink, sorted(set(range(len(texts))) - sink.by_row.keys())

@@ -29,6 +29,8 @@ the engine died: EngineCore encountered an issue. See stack trace (above) for th
 
 #: Tokens of rows that kill their engine.
 DEADLY = 666
+#: Tokens of rows that take long.
+LONG = 999
 
 
 class _StubWorker(VllmWorker):
@@ -95,6 +97,29 @@ class _CountingWorker(_StubWorker):
         return answer
 
 
+class _HoldingWorker(_StubWorker):
+    """Answers rows at once, but for those that ask for `LONG` tokens: when the file `<output>.gate` is there.
+    Adds a line with the tokens of each row that comes to `<output>.admitted`, and of each that it answers to
+    `<output>.answered`."""
+
+    def __init__(self, journal: str) -> None:
+        super().__init__(journal)
+        self._output = journal.removesuffix(".workers")
+
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> dict[str, Any]:
+        asked = json.loads(params)["max_tokens"]
+        self._note("admitted", asked)
+        while asked == LONG and not os.path.exists(f"{self._output}.gate"):
+            await asyncio.sleep(0.05)
+        answer = await super()._generate_row(tokens, json.dumps({"max_tokens": 1}), user)
+        self._note("answered", asked)
+        return {**answer, "output_tokens": asked}
+
+    def _note(self, what: str, tokens: int) -> None:
+        with open(f"{self._output}.{what}", "a") as lines:
+            lines.write(f"{tokens}\n")
+
+
 class _PickyWorker(_StubWorker):
     """Can start once: `<output>.taken` says that it did."""
 
@@ -132,6 +157,16 @@ class MortalWorkers(StubWorkers):
 
 class CountingWorkers(StubWorkers):
     worker = _CountingWorker
+
+
+class HoldingWorkers(StubWorkers):
+    """With two feeders, as a GPU's."""
+
+    worker = _HoldingWorker
+
+    @property
+    def cpu_actors(self) -> tuple[int, int]:
+        return (2, 2)
 
 
 class PickyWorkers(StubWorkers):

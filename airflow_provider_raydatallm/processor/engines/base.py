@@ -75,15 +75,28 @@ class AnswerSink(Protocol):
         """Stores each block of a dataset as a group, for engines whose answers are a dataset."""
 
 
-#: Opens a feeder, in the process that calls it: answers and delivers the requests of a block. Picklable.
-OpenFeeder = Callable[[AnswerSink], Callable[[pa.Table], pa.Table]]
+class BlockFeeder(Protocol):
+    """Answers and delivers the requests of blocks.
+
+    :raises Exception: from each method, what kept rows from being delivered.
+    """
+
+    def __call__(self, requests: pa.Table, /) -> None:
+        """Takes a block over, as soon as there is room."""
+
+    def drain(self) -> None:
+        """Waits until each row that was taken over is delivered, or left for another round."""
+
+
+#: Opens a feeder, in the process that calls it. Picklable.
+OpenFeeder = Callable[[AnswerSink], BlockFeeder]
 
 
 class Engine(ABC):
     """Answers requests. Constructed in the driver, before any resource is used.
 
-    An engine must have `resources`, `batch_size` and `answer_requests`. All else has a default, and is for
-    engines that choose sizes, are shared, or answer without Ray Data.
+    An engine must have `resources`, `batch_size`, and either `answer_requests` or `feeders`. All else has a
+    default, and is for engines that choose sizes or are shared.
 
     :raises SliceError: from the constructor, for arguments that cannot work.
     """
@@ -130,9 +143,22 @@ class Engine(ABC):
     def batch_size(self) -> int:
         """Rows that the engine takes at a time."""
 
-    @abstractmethod
     def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         """A dataset whose execution answers and delivers all requests."""
+        raise NotImplementedError
+
+    @property
+    def feeders(self) -> tuple[int, int] | None:
+        """The fewest and the most feeders of an engine that answers blocks which they take; None for one that
+        answers datasets."""
+        return None
+
+    def start_for_feeders(self, *, alone: bool = False) -> OpenFeeder:
+        """Starts, unless it runs: then the feeders before are gone. Returns what opens a feeder.
+
+        :param alone: whether there is one, which never changes.
+        """
+        raise NotImplementedError
 
     @property
     def engine_kwargs(self) -> Mapping[str, Any]:
@@ -213,12 +239,8 @@ class Engine(ABC):
 
     @property
     def needs_ray_data(self) -> bool:
-        """Whether it answers datasets only; else `start_for_feeder` works, too."""
-        return True
-
-    def start_for_feeder(self) -> OpenFeeder:
-        """Starts, instead of `answer_requests`, for a slice with one feeder."""
-        raise NotImplementedError
+        """Whether Ray Data reads for it, however few rows there are."""
+        return self.feeders is None or self.job.engine.blocks is not None
 
     @property
     def is_ready(self) -> bool:

@@ -243,6 +243,8 @@ class FragmentWriters:
         if late:
             raise TimeoutError(self.describe_silent())
         ray.get(flushes)
+        with self._lock:
+            self._is_flushing = False
 
     def describe_silent(self) -> str:
         """Names the nodes whose writers do not answer; "" when there is none."""

@@ -1,5 +1,6 @@
-"""The streaming pipeline on Ray Data: missing rows -> requests -> engine -> answers -> the node's fragment
-writer. Small slices do without it (`slice_process`).
+"""The streaming pipeline: missing rows -> requests, by Ray Data -> engine -> answers -> the node's fragment
+writer. Engines with feeders get the requests' blocks through these (`feeder_pool`), others the dataset. Small
+slices do without it (`slice_process`).
 
 Only the row id and the columns that the request needs enter it: Ray Data LLM carries rows as Python dicts,
 which changes or breaks many Arrow types. The driver sees counts, never answers. Memory is bounded by the work
@@ -17,7 +18,8 @@ import numpy as np
 import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.columns import ROW_ID_FIELDS
-from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.engines.base import AnswerSink, Engine
+from airflow_provider_raydatallm.processor.inference.feeder_pool import FeederPool
 from airflow_provider_raydatallm.processor.inference.fragment_writers import RowWriter
 from airflow_provider_raydatallm.processor.metrics.meter import summarize_group
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
@@ -87,8 +89,9 @@ def _row_ids(rows: pa.Table) -> Iterator[tuple[int, int]]:
 
 def run_inference(
     missing: MissingRows, reader: RequestReader, engine: Engine, parser: AnswerParser, writer: RowWriter
-) -> None:
-    """Answers the missing rows and hands them to the writers."""
+) -> Exception | None:
+    """Answers the missing rows and hands them to the writers. Returns the death of a feeder, if there was
+    one: the rows that it held are missing still."""
     import ray
     from ray.data import DataContext, TaskPoolStrategy
 
@@ -109,6 +112,26 @@ def run_inference(
     )
     # A stage takes and releases whole blocks: one batch, unless the job sets blocks.
     requests = requests.repartition(target_num_rows_per_block=engine.block_rows)
-    delivered = engine.answer_requests(requests, WriterSink(parser, writer, light_tasks(cpus)))
-    for _ in delivered.iter_batches(prefetch_batches=0, **_BLOCKS):
+    deliver = WriterSink(parser, writer, light_tasks(cpus))
+    if engine.feeders is not None:
+        return _feed(requests, engine, engine.feeders, deliver)
+    for _ in engine.answer_requests(requests, deliver).iter_batches(prefetch_batches=0, **_BLOCKS):
         pass
+    return None
+
+
+def _feed(
+    requests: ray.data.Dataset, engine: Engine, feeders: tuple[int, int], deliver: AnswerSink
+) -> Exception | None:
+    """As `run_inference`."""
+    with FeederPool(engine.job, engine.start_for_feeders(), deliver, feeders) as pool:
+        bundles = iter(requests.iter_internal_ref_bundles())
+        try:
+            while (bundle := next(bundles, None)) is not None:
+                for block in bundle.block_refs:
+                    pool.hand_in(block)
+                del bundle
+        finally:
+            del bundles  # which ends the reading
+        pool.drain()
+        return pool.death

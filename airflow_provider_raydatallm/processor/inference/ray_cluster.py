@@ -53,6 +53,8 @@ logger = logging.getLogger(__name__)
 #: Seconds for the writers' last flush after an error or a stop.
 _LAST_FLUSH_SECONDS = 20.0
 _CHECK_SECONDS = 1.0
+#: Rounds in which a feeder died and no row finished, after which a run ends.
+_MOST_LOST_ROUNDS = 4
 #: More than the limits of what a check asks add up to.
 _CHECK_LIMIT_SECONDS = 150.0
 
@@ -254,10 +256,10 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
 def _answer_rows(run: InferenceRun, writers: FragmentWriters) -> None:
     job, engine = run.inference.job, run.inference.engine
     if writers.slice_process is None:
-        pipeline.run_inference(run.missing, run.reader, engine, run.parser, writers.for_tasks())
+        _answer_until_none_is_lost(run, writers)
         return
     with starting():
-        open_feeder = engine.start_for_feeder()
+        open_feeder = engine.start_for_feeders(alone=True)
     run_in_slice_process(
         writers.slice_process,
         run.missing,
@@ -268,6 +270,28 @@ def _answer_rows(run: InferenceRun, writers: FragmentWriters) -> None:
         run.parser,
         engine.block_rows,
     )
+
+
+def _answer_until_none_is_lost(run: InferenceRun, writers: FragmentWriters) -> None:
+    """Answers the missing rows, and those that were lost with a feeder again.
+
+    :raises SliceError: when feeders die again and again.
+    """
+    missing, rounds = run.missing, 0
+    while len(missing):
+        death = pipeline.run_inference(
+            missing, run.reader, run.inference.engine, run.parser, writers.for_tasks()
+        )
+        if death is None:
+            return
+        writers.flush()
+        before, missing = missing.rows, run.still_missing()
+        logger.warning("a feeder died; %d rows are missing, and are answered now: %s", missing.rows, death)
+        rounds = rounds + 1 if missing.rows == before else 1
+        if rounds >= _MOST_LOST_ROUNDS:
+            raise SliceError(
+                f"feeders died in {rounds} rounds without a finished row: {death}", kind="transient"
+            ) from death
 
 
 def _sample_lengths(inference: InferencePlan, missing: MissingRows) -> TokenLengthSample:

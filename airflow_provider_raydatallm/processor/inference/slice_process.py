@@ -6,9 +6,7 @@ several. Ray starts this one again when it dies, and the driver gives it the row
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, wait
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -18,7 +16,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import OpenFeeder
 from airflow_provider_raydatallm.processor.inference.fragment_writers import OwnWriter, WriterActor
 from airflow_provider_raydatallm.processor.inference.pipeline import RequestStage, WriterSink
-from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import start_call, wait_for_refs
+from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import wait_for_refs
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
@@ -30,8 +28,6 @@ from airflow_provider_raydatallm.processor.store.spans import Spans
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
 
-#: Blocks that are answered at once.
-_BLOCKS = 32
 #: Deaths of the process with no finished row between them, after which the run ends.
 _MOST_DEATHS = 4
 
@@ -56,27 +52,12 @@ class SliceProcess(WriterActor):
             keep_pandas_from_pyarrow()
         writer = OwnWriter(self)
         with starting():
-            answer = open_feeder(WriterSink(parser, writer))
+            feeder = open_feeder(WriterSink(parser, writer))
         reader.check_ahead((index for index, _ in missing), is_retry=is_retry)
         stage = RequestStage(reader, writer)
-        blocks = cut_blocks((table for item in missing for table in stage.read(*item)), block_rows)
-        reading = threading.Lock()
-
-        def answer_blocks() -> None:
-            while True:
-                with reading:
-                    block = next(blocks, None)
-                if block is None:
-                    return
-                answer(block)
-
-        rows = sum(int((spans[:, 1] - spans[:, 0]).sum()) for _, spans in missing)
-        threads: list[Future[None]] = [
-            start_call(answer_blocks) for _ in range(min(_BLOCKS, -(-rows // block_rows)))
-        ]
-        # The first error ends it: the others may wait for an engine that is gone.
-        for thread in wait(threads, return_when="FIRST_EXCEPTION").done:
-            thread.result()
+        for block in cut_blocks((table for item in missing for table in stage.read(*item)), block_rows):
+            feeder(block)
+        feeder.drain()
 
 
 def cut_blocks(tables: Iterable[pa.Table], rows: int) -> Iterator[pa.Table]:

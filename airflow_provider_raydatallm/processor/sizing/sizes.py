@@ -27,13 +27,12 @@ _WAITING_ROWS = 256
 TOKENS_IN_FLIGHT = 8_000_000
 #: Rows that travel together to a feeder, at most; fewer where feeders would get less than 4 blocks.
 _BLOCK = 2048
-#: Blocks that a feeder holds at once, at most: rows that take long keep theirs open. The feeders that start
-#: first take what they can hold: in a slice of few blocks the others would get none.
-_MOST_BLOCKS, _FEWEST_BLOCKS = 32, 4
-#: The same for rows with files, which a feeder holds, by the argument that names them: half a gigabyte of
-#: images of 1 MB each, or of recordings of 8 MB.
+#: The same for rows with files, which a feeder holds, by the argument that names them: 32 MB of images of
+#: 1 MB each, or 64 MB of recordings of 8 MB.
 MEDIA_BLOCK = {"images": 32, "audio": 8}
-MEDIA_BLOCKS = {"images": 16, "audio": 8}
+#: Rows that wait in a feeder to be sent, at most: 220 MB where they have 100 tokens. Feeders share a slice's
+#: rows, so that those that start first do not take them all.
+_WINDOW_ROWS, _SMALLEST_WINDOW = 200_000, 2048
 #: On an H200 a start with cached compilations took 66 s, an eager one 47 s; eager inference is a third
 #: slower, so that compiling pays off after a minute.
 _COMPILING_SECONDS = 60.0
@@ -197,9 +196,9 @@ def block_rows(rows: int, feeders: int) -> int:
     return max(_SMALLEST_BATCH, min(_BLOCK, math.ceil(rows / (feeders * _BATCHES_PER_WORKER))))
 
 
-def blocks_in_work(rows: int, block_rows: int, feeders: int) -> int:
-    """Returns the blocks that each feeder holds at once, where rows are admitted one by one."""
-    return min(_MOST_BLOCKS, max(_FEWEST_BLOCKS, math.ceil(rows / (block_rows * feeders))))
+def window_rows(rows: int, feeders: int) -> int:
+    """Returns how many rows may wait in each feeder to be sent."""
+    return min(_WINDOW_ROWS, max(_SMALLEST_WINDOW, math.ceil(rows / feeders)))
 
 
 def fits_one_process(rows: int, units: int) -> bool:

@@ -45,7 +45,7 @@ def feeder_setup(engine: VllmEngine | HttpEngine) -> FeederSetup:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ray, "remote", lambda actor: _Actor)
-        return engine._start_feeding(in_one_process=True)(deliver=lambda answers: answers)
+        return engine._start_feeding(True)(deliver=lambda answers: answers)
 
 
 async def _vector_size(job: SliceJob) -> int:

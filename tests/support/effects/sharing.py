@@ -15,6 +15,7 @@ from airflow_provider_raydatallm.processor.engines.http.engine import HttpEngine
 from airflow_provider_raydatallm.processor.engines.load_engine import load_engine
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from tests.support.answer_cache import new_answers
+from tests.support.dedup_block import answer_block
 from tests.support.effects.bench import feeder_setup
 
 
@@ -44,7 +45,7 @@ def _answer(job: SliceJob, requests: Sequence[str], draws: count[int]) -> list[s
     def copy(rows: Sequence[int], copied: pa.Table) -> None:
         answers.update(zip(rows, copied.column("text").to_pylist(), strict=True))
 
-    client.run(requests, infer, copy)
+    answer_block(client, requests, infer, copy)
     for coordinator in client._coordinators:
         coordinator.call("close")()  # what slices share is stored
     return [answers[row] for row in range(len(requests))]

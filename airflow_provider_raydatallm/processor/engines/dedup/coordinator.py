@@ -124,6 +124,13 @@ class DedupCoordinator:
                 del self._entries[key]
                 owner.settle()
 
+    async def forget_claims(self) -> None:
+        """Gives up what feeders claimed, for all of them are gone."""
+        claimed = [(key, owner) for key, owner in self._entries.items() if isinstance(owner, _Claim)]
+        for key, owner in claimed:
+            del self._entries[key]
+            owner.settle()
+
     async def add_answers(self, call: str, joined_keys: bytes, packed_answers: bytes) -> None:
         """Takes answers, also to keys that nobody claimed. A key's first answer stays.
 

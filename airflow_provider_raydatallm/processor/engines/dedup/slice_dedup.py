@@ -89,6 +89,11 @@ class SliceDedup:
         ]
         return partial(DedupClient.of_actors, self._coordinators, always=always)
 
+    def forget_claims(self) -> None:
+        """Others may infer at once what feeders claimed that are gone."""
+        for actor in self._coordinators:
+            actor.forget_claims.remote()
+
     def stop(self) -> None:
         import ray
 

@@ -1,9 +1,10 @@
-"""Keeps workers full: sends a feeder's rows to them as others finish, whatever block a row is of.
+"""Keeps workers full: sends a feeder's rows to them as others finish.
 
-Blocks hand in their rows and wait. A thread sends waiting rows wherever a worker has room, the longest first
-where their `max_tokens` differ, so that a row that takes long holds one place, not its block's. What a worker
-did not answer when it died is sent again, and so are the rows of a silent worker: the first answer counts. A
-row that was in two engines when they died is left for an engine of its own (`isolation`).
+Whoever hands rows in goes on: what is unfinished is this one's account. A thread sends waiting rows wherever
+a worker has room, the longest first where their `max_tokens` differ, so that a row that takes long holds one
+place and nothing else. What a worker did not answer when it died is sent again, and so are the rows of a
+silent worker: the first answer counts. A row that was in two engines when they died is left for an engine of
+its own (`isolation`).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.processor.engines.feeding.row import Row, RowsInWork, call_table
+from airflow_provider_raydatallm.processor.engines.feeding.row import Row, call_table
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.feeding.row_deadlines import RowDeadlines
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Worker, WorkerDiedError
@@ -27,9 +28,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Wo
 SUSPECT_DEATHS = 2
 #: A row that came back so often without an answer for other reasons is left unanswered.
 _MOST_RETURNS = 4
-#: Rows that wait to be sent, at most: the window in which the longest go first. A long row that is found late
-#: ends late. Their tokens, at most: where prompts are long, fewer rows wait.
-_WINDOW_ROWS = 16_384
+#: Tokens of the rows that wait to be sent, at most: where prompts are long, fewer rows wait.
 _WINDOW_TOKENS = 8_000_000
 #: Fewer rows wait for more room in a worker, unless there are no more.
 _SMALLEST_CALL = 16
@@ -60,6 +59,8 @@ class Dispatcher:
         *,
         on_group: Callable[[Sequence[Row], pa.Table], None],
         on_death: Callable[[Sequence[Row]], None],
+        on_left: Callable[[Sequence[Row]], None],
+        window_rows: int,
         groups_adapters: bool = False,
         silent_after_s: float,
     ) -> None:
@@ -67,11 +68,16 @@ class Dispatcher:
         :param workers: never waits.
         :param on_group: delivers finished rows, with their columns of `GROUP_SCHEMA`.
         :param on_death: records rows that were in an engine that died by itself.
+        :param on_left: takes rows that are left unanswered.
+        :param window_rows: that wait to be sent, at most: among them the longest go first. A long row that is
+            found late ends late.
         :param groups_adapters: whether rows of the same adapter go one after the other: a worker that has not
             room for all of them would load them again and again.
         :param silent_after_s: without a sign of life, after which a worker's rows are asked elsewhere.
         """
-        self._workers, self._on_group, self._on_death = workers, on_group, on_death
+        self._workers, self._on_group = workers, on_group
+        self._on_death, self._on_left = on_death, on_left
+        self._window_rows = window_rows
         self._silent_after_s, self._groups_adapters = silent_after_s, groups_adapters
         self._numbers = itertools.count()
         # By adapter, where they are grouped; then longest first, then in the order of numbers.
@@ -79,7 +85,8 @@ class Dispatcher:
         self._queued_rows = self._queued_tokens = 0
         self._links: list[_Link] = []
         self._silent: set[Worker] = set()
-        self._unsettled: set[RowsInWork] = set()
+        #: Rows that were handed in, and are neither delivered nor left.
+        self._unsettled = 0
         self._deadlines = RowDeadlines()
         self._error: BaseException | None = None
         self._changed = threading.Condition()
@@ -90,25 +97,20 @@ class Dispatcher:
             self._changed.wait_for(lambda: self._error is not None or self._has_room)
             self._raise_error()
 
-    def hand_in(self, rows: Sequence[Row], *, as_batch: bool = False) -> RowsInWork:
-        together = RowsInWork(len(rows), as_batch)
-        if not rows:
-            together.are_settled.set()
-            return together
+    def hand_in(self, rows: Sequence[Row], *, as_batch: bool = False) -> None:
+        batch = object() if as_batch else None
         with self._changed:
             self._raise_error()
-            self._unsettled.add(together)
+            self._unsettled += len(rows)
             for row in rows:
-                row.together = together
+                row.batch = batch
             self._push(rows)
             self._changed.notify_all()
-        return together
 
-    def wait(self, rows: RowsInWork) -> list[Row]:
-        rows.are_settled.wait()
+    def drain(self) -> None:
         with self._changed:
+            self._changed.wait_for(lambda: self._error is not None or not self._unsettled)
             self._raise_error()
-        return rows.left
 
     def _raise_error(self) -> None:
         if self._error is not None:
@@ -118,14 +120,13 @@ class Dispatcher:
 
     @property
     def _has_room(self) -> bool:
-        return self._queued_rows < _WINDOW_ROWS and self._queued_tokens < _WINDOW_TOKENS
+        return self._queued_rows < self._window_rows and self._queued_tokens < _WINDOW_TOKENS
 
     def _push(self, rows: Sequence[Row], *, first: bool = False) -> None:
         """Rows of a batch are one entry."""
         entries: dict[Any, list[Row]] = {}
         for row in rows:
-            assert row.together is not None
-            entries.setdefault(row.together if row.together.as_batch else row, []).append(row)
+            entries.setdefault(row.batch or row, []).append(row)
             self._queued_tokens += row.weight
             row.is_queued = True
         for entry in entries.values():
@@ -187,7 +188,7 @@ class Dispatcher:
         if not self._queue or is_dead or worker in self._silent:
             return False
         if share.batches is not None:
-            batches = {id(row.block) for link in links for row in link.rows.values()}
+            batches = {row.batch for link in links for row in link.rows.values()}
             rows = self._take(worker, 1, share.tokens) if len(batches) < share.batches else []
         else:
             room = min(worker.largest_call, share.rows - self._rows_in(worker))
@@ -273,8 +274,7 @@ class Dispatcher:
             is_whole = len(answered) == group.num_rows
             places = pa.array(answered.values(), pa.int64())
             self._on_group(list(answered), group if is_whole else group.take(places))
-            with self._changed:
-                self._settle(answered)
+            self._settle(len(answered))
 
     def _drop(self, link: _Link, number: int) -> Row | None:
         row = link.rows.pop(number, None)
@@ -292,15 +292,11 @@ class Dispatcher:
             if numbers:
                 link.worker.cancel(numbers)
 
-    def _settle(self, rows: Sequence[Row] | dict[Row, int]) -> None:
-        for row in rows:
-            assert row.together is not None
-            row.together.unsettled -= 1
-            if not row.is_done:
-                row.together.left.append(row)
-            if not row.together.unsettled:
-                self._unsettled.discard(row.together)
-                row.together.are_settled.set()
+    def _settle(self, rows: int) -> None:
+        with self._changed:
+            self._unsettled -= rows
+            if not self._unsettled:
+                self._changed.notify_all()
 
     def _end_call(self, link: _Link) -> None:
         """Sends again what is unanswered, once no other call has more of the link's answers."""
@@ -327,13 +323,13 @@ class Dispatcher:
                     is_left = row.deaths >= SUSPECT_DEATHS or row.returns >= _MOST_RETURNS
                     (left if is_left else again).append(row)
             self._push(again, first=True)
-            self._settle(left)
             self._changed.notify_all()
+        if left:
+            self._on_left(left)
+            self._settle(len(left))
 
     def _fail(self, error: BaseException) -> None:
         """Ends all waits with this error."""
         with self._changed:
             self._error = self._error or error
-            for together in self._unsettled:
-                together.are_settled.set()
             self._changed.notify_all()

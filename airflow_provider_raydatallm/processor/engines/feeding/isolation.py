@@ -22,7 +22,6 @@ from airflow_provider_raydatallm.processor.engines.feeding.feeder import Feeder
 from airflow_provider_raydatallm.processor.engines.feeding.row import (
     Row,
     RowDispatcher,
-    RowsInWork,
     call_table,
 )
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import Worker, WorkerDiedError
@@ -34,14 +33,14 @@ _POLL_SECONDS = 0.5
 
 
 class SuspectFeeder(Feeder):
-    """Answers suspects; there is one, with one thread."""
+    """Answers suspects; there is one."""
 
     def _new_dispatcher(self) -> RowDispatcher:
         return Isolation(self._pool.ready, on_group=self._deliver_group, on_culprit=self._quarantine)
 
     def _quarantine(self, row: Row) -> None:
         self._deliver_new(
-            row.block.take(pa.array([row.index])),
+            [row],
             finished_at=[time.time()],
             error_type=[ENGINE_KILLED_BY_ROW],
             error=["the engine died while it answered this request alone, and answers others"],
@@ -65,22 +64,21 @@ class Isolation:
     def wait_for_room(self) -> None:
         """There always is."""
 
-    def hand_in(self, rows: Sequence[Row], *, as_batch: bool = False) -> RowsInWork:
-        """Answers the rows.
+    def hand_in(self, rows: Sequence[Row], *, as_batch: bool = False) -> None:
+        """Answers the rows. What a living engine leaves unanswered waits for the next round.
 
         :raises SliceError: of kind `engine`, when the engine does not work without them.
         """
         if rows and not self._has_worked:
             self._check_engine()
-        settled = RowsInWork(0)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             some = self._without_deadly(rows[start : start + _ROWS_AT_ONCE])
             died, unanswered = self._answer(some, self._on_group)
-            settled.left += self._answer_alone(unanswered) if died is not None else unanswered
-        return settled
+            if died is not None:
+                self._answer_alone(unanswered)
 
-    def wait(self, rows: RowsInWork) -> list[Row]:
-        return rows.left
+    def drain(self) -> None:
+        """All rows have been answered."""
 
     def _without_deadly(self, rows: Sequence[Row]) -> list[Row]:
         """Rows whose requests may be sent. Each of the others would cost a start of the engine."""
@@ -92,18 +90,14 @@ class Isolation:
                 others.append(row)
         return others
 
-    def _answer_alone(self, rows: Sequence[Row]) -> list[Row]:
-        """Answers rows one by one. Returns those that the engine left unanswered without dying."""
-        left: list[Row] = []
+    def _answer_alone(self, rows: Sequence[Row]) -> None:
+        """Answers rows one by one."""
         for row in rows:
-            died, unanswered = self._answer(self._without_deadly([row]), self._on_group)
+            died, _ = self._answer(self._without_deadly([row]), self._on_group)
             if died is not None:
                 self._check_engine()
                 self._deadly.add(_request(row))
                 self._on_culprit(row)
-            else:
-                left += unanswered
-        return left
 
     def _answer(
         self, rows: Sequence[Row], on_group: Callable[[Sequence[Row], pa.Table], None]
@@ -149,4 +143,4 @@ def _request(row: Row) -> tuple[Any, ...]:
 
 
 def _request_of_one_token() -> Row:
-    return Row(None, 0, tokens=np.array([1], np.int32), params='{"max_tokens": 1}', max_tokens=1)
+    return Row(0, 0, tokens=np.array([1], np.int32), params='{"max_tokens": 1}', max_tokens=1)

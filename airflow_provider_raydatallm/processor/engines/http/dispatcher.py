@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import GROUP_SCHEMA
-from airflow_provider_raydatallm.processor.engines.feeding.row import Row, RowsInWork
+from airflow_provider_raydatallm.processor.engines.feeding.row import Row
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import add_worker_name
 
 logger = logging.getLogger(__name__)
@@ -66,24 +66,17 @@ class HttpDispatcher:
             )
         self._raise_failure()
 
-    def hand_in(self, rows: Sequence[Row], *, as_batch: bool = False) -> RowsInWork:
-        together = RowsInWork(len(rows))
-        if not rows:
-            together.are_settled.set()
-            return together
+    def hand_in(self, rows: Sequence[Row], *, as_batch: bool = False) -> None:
         with self._changed:
             if self._error is not None:
                 raise self._error
-            for row in rows:
-                row.together = together
-                self._unsettled[row] = None
+            self._unsettled.update(dict.fromkeys(rows))
         self._loop.call_soon_threadsafe(self._start, rows)
-        return together
 
-    def wait(self, rows: RowsInWork) -> list[Row]:
-        rows.are_settled.wait()
+    def drain(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or not self._unsettled)
         self._raise_failure()
-        return rows.left
 
     @property
     def _failure(self) -> BaseException | None:
@@ -136,21 +129,12 @@ class HttpDispatcher:
             group = add_worker_name(pa.Table.from_pylist(columns, schema=GROUP_SCHEMA), "endpoint")
             self._on_group([row for row, _ in answers], group)
         with self._changed:
-            for row, answer in finished:
+            for row, _ in finished:
                 del self._unsettled[row]
-                assert row.together is not None
-                row.together.unsettled -= 1
-                if answer is None:
-                    row.together.left.append(row)
-                if not row.together.unsettled:
-                    row.together.are_settled.set()
             self._changed.notify_all()
 
     def _end(self, error: BaseException) -> None:
         """Ends all waits with this error."""
         with self._changed:
             self._error = self._error or error
-            for row in self._unsettled:
-                assert row.together is not None
-                row.together.are_settled.set()
             self._changed.notify_all()

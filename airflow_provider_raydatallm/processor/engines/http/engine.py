@@ -15,7 +15,7 @@ from airflow_provider_raydatallm.contract.spec.tasks.embed import Embed
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, Engine, OpenFeeder
 from airflow_provider_raydatallm.processor.engines.dedup.slice_dedup import SliceDedup
 from airflow_provider_raydatallm.processor.engines.feeding.active_feeders import ActiveFeeders
-from airflow_provider_raydatallm.processor.engines.feeding.feeder import FeederSetup, feeder_pool
+from airflow_provider_raydatallm.processor.engines.feeding.feeder import FeederSetup
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
 from airflow_provider_raydatallm.processor.engines.feeding.suspect_keys import SuspectKeys
 from airflow_provider_raydatallm.processor.engines.http.feeder import (
@@ -29,7 +29,7 @@ from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 
 if TYPE_CHECKING:
-    import ray.data
+    pass
 
 #: Of them all, so that the limits of the job hold.
 _FEEDERS = 1
@@ -64,47 +64,38 @@ class HttpEngine(Engine):
         return sizing.block_rows(self.rows, _FEEDERS)
 
     @property
-    def needs_ray_data(self) -> bool:
-        return self.job.engine.blocks is not None
+    def feeders(self) -> tuple[int, int]:
+        return _FEEDERS, _FEEDERS
 
     @property
     def is_ready(self) -> bool:
         return True
 
-    def start_for_feeder(self) -> OpenFeeder:
-        setup = self._start_feeding(in_one_process=True)
-        return partial(_open_feeder, setup, self._spent, self._numbers)
+    def start_for_feeders(self, *, alone: bool = False) -> OpenFeeder:
+        if self._feeding is None:
+            self._feeding = self._start_feeding(alone)
+        else:
+            self._dedup.forget_claims()
+        return partial(_open_feeder, self._feeding, self._spent, self._numbers)
 
-    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
-        blocks = sizing.blocks_in_work(self.rows, self.block_rows, _FEEDERS)
-        setup = self._start_feeding()(deliver=deliver)
-        return requests.map_batches(
-            HttpFeeder,
-            fn_constructor_args=(setup, self._spent, self._numbers),
-            batch_size=None,
-            batch_format="pyarrow",
-            **feeder_pool((_FEEDERS, _FEEDERS), blocks),
-        )
-
-    def _start_feeding(self, *, in_one_process: bool = False) -> Callable[..., FeederSetup]:
+    def _start_feeding(self, alone: bool) -> Callable[..., FeederSetup]:
         """Returns what makes the setup of the feeder; `deliver` is left."""
-        if self._feeding is not None:
-            return self._feeding
         self._numbers = numbers = self._vector_size()
         cache = self._dedup.next_namespace(partial(self._cache_key, numbers), numbers=numbers)
         run = uuid.uuid4().hex[:12]
         self._suspect_keys = SuspectKeys(run)
         if self._asked.token_budget is not None:
             self._spent = SpentTokens(run, self._spent_before)
-        self._feeding = partial(
+        return partial(
             FeederSetup,
             self.job,
             partial(open_api, self.job),
             NoWorkers,
             budget=RowBudget(self._asked.in_flight, sizing.TOKENS_IN_FLIGHT),
+            window_rows=self._asked.in_flight,
             active_feeders=ActiveFeeders(run),
             suspect_keys=self._suspect_keys,
-            dedup=self._dedup.start(cache, in_one_process=in_one_process),
+            dedup=self._dedup.start(cache, in_one_process=alone),
         )
         return self._feeding
 

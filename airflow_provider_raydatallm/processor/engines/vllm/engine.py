@@ -24,7 +24,6 @@ from airflow_provider_raydatallm.processor.engines.feeding.feeder import (
     SILENT_SECONDS,
     Feeder,
     FeederSetup,
-    feeder_pool,
 )
 from airflow_provider_raydatallm.processor.engines.feeding.isolation import SuspectFeeder
 from airflow_provider_raydatallm.processor.engines.feeding.row_budget import RowBudget
@@ -41,7 +40,6 @@ from airflow_provider_raydatallm.processor.sizing.cluster_probe import is_folder
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 
 if TYPE_CHECKING:
-    import ray.data
     from ray.util.placement_group import PlacementGroup
 
 
@@ -91,7 +89,7 @@ class VllmEngine(VllmEngineBase):
 
     @property
     def cpu_actors(self) -> tuple[int, int]:
-        """The fewest and the most feeders."""
+        """Feeders."""
         # One keeps up with several times what a large GPU answers; the second is for long prompts.
         per_worker = 1 if self.on_cpu or self._isolates else 2
         return per_worker * self.workers[0], per_worker * self.workers[1]
@@ -116,15 +114,6 @@ class VllmEngine(VllmEngineBase):
         """Of each worker."""
         return RowBudget(self.sizes.rows_in_flight, sizing.TOKENS_IN_FLIGHT, self.batches)
 
-    @property
-    def _blocks_in_work(self) -> int:
-        """Blocks that a feeder holds at once."""
-        if self._isolates:
-            return 1
-        blocks = sizing.blocks_in_work(self.rows, self.block_rows, self.cpu_actors[1])
-        media = self.job.task.media
-        return blocks if media is None else min(blocks, sizing.MEDIA_BLOCKS[media.argument])
-
     def gpus_held(self, workers: int | None) -> float | None:
         return None if self.on_cpu or workers is None else workers * self.gpus_per_worker
 
@@ -134,56 +123,55 @@ class VllmEngine(VllmEngineBase):
             self._dedup.is_retry = False
 
     @property
+    def feeders(self) -> tuple[int, int]:
+        return self.cpu_actors
+
+    @property
+    def block_rows(self) -> int:
+        return self.batch_size if self.batches is not None else super().block_rows
+
+    @property
     def needs_ray_data(self) -> bool:
-        return self._isolates or self.job.engine.blocks is not None
+        return self._isolates or super().needs_ray_data
 
-    def start_for_feeder(self) -> OpenFeeder:
-        return partial(_open_feeder, self._start_feeding(in_one_process=True))
+    def start_for_feeders(self, *, alone: bool = False) -> OpenFeeder:
+        if self._feeding is None:
+            self._feeding = self._start_feeding(alone)
+        else:
+            self._dedup.forget_claims()
+        return partial(_open_feeder, SuspectFeeder if self._isolates else Feeder, self._feeding)
 
-    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
-        job, setup = self.job, self._start_feeding()
-        return requests.map_batches(
-            SuspectFeeder if self._isolates else Feeder,
-            fn_constructor_args=(setup(deliver=deliver),),
-            # A batch of several blocks, where `blocks` makes them smaller.
-            batch_size=self.batch_size if job.engine.blocks and self._asked.batch_size else None,
-            batch_format="pyarrow",
-            **feeder_pool(self.cpu_actors, self._blocks_in_work),
-        )
-
-    def _start_feeding(self, *, in_one_process: bool = False) -> Callable[..., FeederSetup]:
-        """Starts the engine, unless it runs. Returns what makes its feeders' setup; `deliver` is left."""
-        if self._feeding is not None:
-            return self._feeding
+    def _start_feeding(self, alone: bool) -> Callable[..., FeederSetup]:
+        """Starts the engine. Returns what makes its feeders' setup; `deliver` is left."""
         job = self.job
         open_workers = self._start()
         run = uuid.uuid4().hex[:12]
         self._active_feeders, self._suspect_keys = ActiveFeeders(run), SuspectKeys(run)
         limit = self.max_model_len
-        self._feeding = partial(
+        return partial(
             FeederSetup,
             job,
             partial(PromptTokenizer, job, limit if job.quality.on_too_long == "truncate" else None),
             open_workers,
             budget=self.row_budget,
+            window_rows=sizing.window_rows(self.rows, self.cpu_actors[1]),
             active_feeders=self._active_feeders,
             suspect_keys=self._suspect_keys,
             postpone_over=limit
             if job.quality.on_too_long == "raise_limit" and self.limit_can_be_raised
             else None,
-            dedup=self._start_dedup(in_one_process),
+            dedup=self._start_dedup(alone),
             shared_workers=self.workers_behind_one_address,
             groups_adapters=len(self._adapters) > self._lora_arguments().get("max_loras", 0),
             silent_after_s=self.silent_after_s,
         )
-        return self._feeding
 
-    def _start_dedup(self, in_one_process: bool) -> Callable[[], DedupClient] | None:
+    def _start_dedup(self, alone: bool) -> Callable[[], DedupClient] | None:
         """Returns what finds identical requests, in a feeder's process."""
         if self._isolates:
             return None
         shards = sizing.dedup_shards(self.workers[1])
-        return self._dedup.start(self._next_cache_namespace(), shards=shards, in_one_process=in_one_process)
+        return self._dedup.start(self._next_cache_namespace(), shards=shards, in_one_process=alone)
 
     def _next_cache_namespace(self) -> CacheNamespace | None:
         # With max_model_len -1 the GPU's memory may have cut an answer.
@@ -272,5 +260,5 @@ class VllmEngine(VllmEngineBase):
         return {"scheduling_strategy": strategy}
 
 
-def _open_feeder(setup: Callable[..., FeederSetup], deliver: AnswerSink) -> Feeder:
-    return Feeder(setup(deliver=deliver))
+def _open_feeder(feeder: type[Feeder], setup: Callable[..., FeederSetup], deliver: AnswerSink) -> Feeder:
+    return feeder(setup(deliver=deliver))

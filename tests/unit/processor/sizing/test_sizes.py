@@ -7,7 +7,6 @@ from airflow_provider_raydatallm.processor.sizing.sizes import (
     batch_size_for,
     batches_in_flight,
     block_rows,
-    blocks_in_work,
     dedup_shards,
     default_workers,
     engine_batch_size,
@@ -21,6 +20,7 @@ from airflow_provider_raydatallm.processor.sizing.sizes import (
     read_tasks,
     rows_in_flight,
     spread_tasks,
+    window_rows,
     workers_needed,
 )
 
@@ -47,11 +47,10 @@ def test_each_feeder_gets_several_blocks(rows: int, feeders: int, block: int) ->
     assert block_rows(rows, feeders) == block
 
 
-def test_the_feeders_that_start_first_leave_blocks_to_the_others() -> None:
-    assert blocks_in_work(768_000, 2048, feeders=128) == 4
-    assert blocks_in_work(10_000_000, 2048, feeders=128) == 32  # of 4,883 blocks
-    assert blocks_in_work(1_000_000, 2048, feeders=32) == 16
-    assert blocks_in_work(100, 16, feeders=2) == 4
+def test_the_feeders_that_start_first_leave_rows_to_the_others() -> None:
+    assert window_rows(768_000, feeders=128) == 6000
+    assert window_rows(100_000_000, feeders=128) == 200_000
+    assert window_rows(100, feeders=2) == 2048
 
 
 def test_gpus_of_workers_that_share_a_model() -> None:

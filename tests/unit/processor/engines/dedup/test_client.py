@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import ADDED_SCHEMA
+from tests.support.dedup_block import answer_block
 
 
 def test_only_feeder_of_a_slice_runs_identical_requests_once_without_an_actor() -> None:
@@ -24,6 +25,6 @@ def test_only_feeder_of_a_slice_runs_identical_requests_once_without_an_actor() 
     def copy(rows: Sequence[int], answers: pa.Table) -> None:
         copied.update(zip(rows, answers.column("text").to_pylist(), strict=True))
 
-    client.run(requests, infer, copy)
+    answer_block(client, requests, infer, copy)
     assert inferred == ["a", "b", "c"]
     assert copied == {2: "is a", 5: "is a", 4: "is b"}

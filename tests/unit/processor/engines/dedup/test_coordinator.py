@@ -53,6 +53,18 @@ async def test_first_answer_stays_whoever_adds_it() -> None:
 
 
 @async_test
+async def test_claims_of_feeders_that_are_gone_are_given_up_and_answers_stay() -> None:
+    dedup = DedupCoordinator()
+    await dedup.claim("one", "1", A + B)
+    await dedup.add_answers("2", A, answers("is a"))
+    waiting = asyncio.create_task(dedup.wait_for_answers(B))
+    await asyncio.sleep(0)
+    await dedup.forget_claims()
+    assert (await waiting)[2] == [0]
+    assert await dedup.claim("two", "3", A + B) == [False, True]
+
+
+@async_test
 async def test_error_is_shared_only_after_a_second_row_failed() -> None:
     dedup = DedupCoordinator()
     failed = answers("", "is b", errors=["too long", None])

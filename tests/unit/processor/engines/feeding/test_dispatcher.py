@@ -78,26 +78,34 @@ class Desk:
         tokens: int = 10_000,
         batches: int | None = None,
         groups_adapters: bool = False,
+        window: int = 1000,
     ) -> None:
         self.workers = list(workers)
         self.delivered: list[int] = []
+        self.left: list[Row] = []
         self.deaths: list[list[int]] = []
         budget = RowBudget(rows, tokens, batches)
         self.dispatcher = Dispatcher(
             lambda has_rows: (self.workers, budget),
             on_group=lambda rows, group: self.delivered.extend(len(row.tokens) for row in rows),
             on_death=lambda rows: self.deaths.append(sorted(len(row.tokens) for row in rows)),
+            on_left=self.left.extend,
+            window_rows=window,
             groups_adapters=groups_adapters,
             silent_after_s=60,
         )
 
+    def drain(self) -> list[Row]:
+        """The rows that are left unanswered."""
+        self.dispatcher.drain()
+        return self.left
+
 
 def rows(*lengths: int, max_tokens: int | dict[int, int] = 16) -> list[Row]:
     """Rows that differ by the lengths of their prompts."""
-    block = object()
     return [
         Row(
-            block, i, tokens=np.zeros(n, np.int32), params="{}",
+            0, i, tokens=np.zeros(n, np.int32), params="{}",
             max_tokens=max_tokens if isinstance(max_tokens, int) else max_tokens[n],
         )
         for i, n in enumerate(lengths)
@@ -114,10 +122,10 @@ def called(worker: Worker, *calls: list[int]) -> None:
     wait_for(lambda: worker.calls == list(calls), 30)
 
 
-def test_place_of_a_finished_row_is_taken_while_its_block_waits_for_a_long_one() -> None:
+def test_place_of_a_finished_row_is_taken_while_a_long_one_takes_its_time() -> None:
     worker = Worker()
     desk = Desk(worker, rows=2)
-    block = desk.dispatcher.hand_in(rows(1, 2, 3, 4))
+    desk.dispatcher.hand_in(rows(1, 2, 3, 4))
     called(worker, [1, 2])
     worker.answer(1)
     called(worker, [1, 2], [3])
@@ -125,17 +133,16 @@ def test_place_of_a_finished_row_is_taken_while_its_block_waits_for_a_long_one()
     called(worker, [1, 2], [3], [4])
     worker.answer(4)
     wait_for(lambda: desk.delivered == [1, 3, 4], 30)
-    assert not block.are_settled.is_set()
     worker.answer(2)
-    assert desk.dispatcher.wait(block) == []
+    assert desk.drain() == []
     assert desk.delivered == [1, 3, 4, 2]
 
 
 def test_fixed_batch_keeps_its_place_until_its_last_row_and_goes_as_a_whole() -> None:
     worker = Worker()
     desk = Desk(worker, batches=1)
-    first = desk.dispatcher.hand_in(rows(1, 2), as_batch=True)
-    second = desk.dispatcher.hand_in(rows(3, 4), as_batch=True)
+    desk.dispatcher.hand_in(rows(1, 2), as_batch=True)
+    desk.dispatcher.hand_in(rows(3, 4), as_batch=True)
     called(worker, [1, 2])
     worker.answer(1)
     time.sleep(0.1)
@@ -143,7 +150,7 @@ def test_fixed_batch_keeps_its_place_until_its_last_row_and_goes_as_a_whole() ->
     worker.answer(2)
     called(worker, [1, 2], [3, 4])
     worker.answer(3, 4)
-    assert desk.dispatcher.wait(first) == desk.dispatcher.wait(second) == []
+    assert desk.drain() == []
 
 
 def test_longest_go_first_and_equal_ones_in_their_order() -> None:
@@ -192,7 +199,7 @@ def test_long_prompts_are_admitted_by_their_tokens_and_at_least_one() -> None:
 def test_rows_of_a_worker_that_died_go_to_another_and_its_answers_count_once() -> None:
     one, two = Worker("1"), Worker("2")
     desk = Desk(one, rows=4)
-    block = desk.dispatcher.hand_in(rows(1, 2, 3))
+    desk.dispatcher.hand_in(rows(1, 2, 3))
     called(one, [1, 2, 3])
     one.answer(1)
     wait_for(lambda: desk.delivered == [1], 30)
@@ -201,14 +208,14 @@ def test_rows_of_a_worker_that_died_go_to_another_and_its_answers_count_once() -
     called(two, [2, 3])
     assert desk.deaths == [[2, 3]]
     two.answer(2, 3)
-    assert desk.dispatcher.wait(block) == []
+    assert desk.drain() == []
     assert sorted(desk.delivered) == [1, 2, 3]
 
 
 def test_row_that_was_in_two_engines_when_they_died_is_left_and_others_are_not() -> None:
     worker = Worker()
     desk = Desk(worker)
-    block = desk.dispatcher.hand_in(rows(1, 2))
+    desk.dispatcher.hand_in(rows(1, 2))
     called(worker, [1, 2])
     second = desk.workers[0] = Worker()
     worker.end(WorkerDiedError(by_itself=True))
@@ -216,14 +223,14 @@ def test_row_that_was_in_two_engines_when_they_died_is_left_and_others_are_not()
     second.answer(1)
     wait_for(lambda: desk.delivered == [1], 30)
     second.end(WorkerDiedError(by_itself=True))
-    [left] = desk.dispatcher.wait(block)
+    [left] = desk.drain()
     assert len(left.tokens) == 2
     assert desk.deaths == [[1, 2], [2]]
 
 
 def test_death_for_which_no_row_can_be_the_reason_makes_no_suspects() -> None:
     desk = Desk(Worker())
-    block = desk.dispatcher.hand_in(rows(1))
+    desk.dispatcher.hand_in(rows(1))
     for _ in range(2):
         [worker] = desk.workers
         called(worker, [1])
@@ -232,7 +239,7 @@ def test_death_for_which_no_row_can_be_the_reason_makes_no_suspects() -> None:
     [worker] = desk.workers
     called(worker, [1])
     worker.answer(1)
-    assert desk.dispatcher.wait(block) == []
+    assert desk.drain() == []
     assert desk.deaths == []
 
 
@@ -240,7 +247,7 @@ def test_rows_of_a_silent_worker_are_asked_elsewhere_and_the_first_answer_counts
     one, two = Worker("1"), Worker("2")
     desk = Desk(one)
     handed_in = rows(1, 2)
-    block = desk.dispatcher.hand_in(handed_in)
+    desk.dispatcher.hand_in(handed_in)
     called(one, [1, 2])
     desk.workers.append(two)
     one.silence = 61
@@ -250,7 +257,7 @@ def test_rows_of_a_silent_worker_are_asked_elsewhere_and_the_first_answer_counts
     wait_for(lambda: one.cancelled == [one.numbers[1]], 30)
     one.answer(1, 2)  # it wakes up
     wait_for(lambda: two.cancelled == [two.numbers[2]], 30)
-    assert desk.dispatcher.wait(block) == []
+    assert desk.drain() == []
     assert desk.delivered == [1, 2]
     assert one.calls == [[1, 2]]  # and gets no more rows while it is silent
 
@@ -259,10 +266,10 @@ def test_row_that_is_overdue_in_a_living_worker_is_asked_of_another() -> None:
     one, two = Worker("1"), Worker("2")
     desk = Desk(one)
     [row] = handed_in = rows(1)
-    block = desk.dispatcher.hand_in(handed_in)
+    desk.dispatcher.hand_in(handed_in)
     called(one, [1])
     desk.workers[:] = [two]
-    others = desk.dispatcher.hand_in(rows(2, 3))
+    desk.dispatcher.hand_in(rows(2, 3))
     called(two, [2, 3])
     desk.workers.append(one)
     desk.dispatcher._deadlines.add([1.6], [1])
@@ -273,43 +280,43 @@ def test_row_that_is_overdue_in_a_living_worker_is_asked_of_another() -> None:
     called(two, [2, 3], [1])  # though the first has fewer rows
     assert one.calls == [[1]]
     two.answer(1, 2, 3)
-    assert desk.dispatcher.wait(block) == desk.dispatcher.wait(others) == []
+    assert desk.drain() == []
     wait_for(lambda: one.cancelled == [one.numbers[1]], 30)
 
 
 def test_silence_of_the_only_worker_is_waited_out() -> None:
     worker = Worker()
     desk = Desk(worker)
-    block = desk.dispatcher.hand_in(rows(1))
+    desk.dispatcher.hand_in(rows(1))
     called(worker, [1])
     worker.silence = 61
     time.sleep(0.1)
     worker.silence = 0
     worker.answer(1)
-    assert desk.dispatcher.wait(block) == []
+    assert desk.drain() == []
     assert worker.calls == [[1]]
 
 
 def test_answers_to_rows_that_were_not_asked_or_are_answered_already_are_ignored() -> None:
     worker = Worker()
     desk = Desk(worker)
-    block = desk.dispatcher.hand_in(rows(1, 2))
+    desk.dispatcher.hand_in(rows(1, 2))
     called(worker, [1, 2])
     worker.answer(1, numbers=[4711])
     worker.answer(1)
     worker.answer(2)
-    assert desk.dispatcher.wait(block) == []
+    assert desk.drain() == []
     assert desk.delivered == [1, 2]
 
 
 def test_row_that_no_worker_ever_answers_is_left() -> None:
     worker = Worker()
     desk = Desk(worker)
-    block = desk.dispatcher.hand_in(rows(1))
+    desk.dispatcher.hand_in(rows(1))
     for calls in range(1, 5):
         called(worker, *[[1]] * calls)
         worker.end()
-    [left] = desk.dispatcher.wait(block)
+    [left] = desk.drain()
     assert len(left.tokens) == 1
     assert desk.deaths == []
 
@@ -318,7 +325,7 @@ def test_calls_that_are_no_stream_end_each_for_itself() -> None:
     worker = Worker(largest_call=1)
     worker.has_one_stream = False
     desk = Desk(worker)
-    block = desk.dispatcher.hand_in(rows(1, 2))
+    desk.dispatcher.hand_in(rows(1, 2))
     wait_for(lambda: sorted(worker.calls) == [[1], [2]], 30)
     [died] = worker.calls[0]
     worker.streams[0].put(WorkerDiedError(by_itself=False))
@@ -326,7 +333,7 @@ def test_calls_that_are_no_stream_end_each_for_itself() -> None:
     for length, stream in ((died, 2), (3 - died, 1)):
         worker.answer(length, stream=stream)
         worker.end(stream=stream)
-    assert desk.dispatcher.wait(block) == []
+    assert desk.drain() == []
     assert sorted(desk.delivered) == [1, 2]
 
 
@@ -338,21 +345,21 @@ def test_what_keeps_an_answer_from_being_delivered_is_raised_to_all_that_wait() 
         raise OSError("the disk is full")
 
     desk.dispatcher._on_group = fail
-    blocks = [desk.dispatcher.hand_in(rows(1)), desk.dispatcher.hand_in(rows(2))]
+    desk.dispatcher.hand_in(rows(1, 2))
     wait_for(lambda: len(worker.numbers) == 2, 30)
     worker.answer(1)
-    for block in blocks:
+    for wait in (desk.dispatcher.drain, desk.dispatcher.wait_for_room):
         with pytest.raises(OSError, match="the disk is full"):
-            desk.dispatcher.wait(block)
+            wait()
     with pytest.raises(OSError, match="the disk is full"):
         desk.dispatcher.hand_in(rows(3))
 
 
-@pytest.mark.parametrize(("bound", "value"), [("_WINDOW_ROWS", 2), ("_WINDOW_TOKENS", 4)])
-def test_window_of_waiting_rows_is_bounded(monkeypatch: pytest.MonkeyPatch, bound: str, value: int) -> None:
-    monkeypatch.setattr(module, bound, value)
+@pytest.mark.parametrize(("window", "tokens"), [(2, 100), (100, 4)])
+def test_window_of_waiting_rows_is_bounded(monkeypatch: pytest.MonkeyPatch, window: int, tokens: int) -> None:
+    monkeypatch.setattr(module, "_WINDOW_TOKENS", tokens)
     worker = Worker()
-    desk = Desk(worker, rows=1)
+    desk = Desk(worker, rows=1, window=window)
     desk.dispatcher.hand_in(rows(1, 2, 3))
     called(worker, [1])
     waiting = threading.Thread(target=desk.dispatcher.wait_for_room, daemon=True)
@@ -367,7 +374,7 @@ def test_window_of_waiting_rows_is_bounded(monkeypatch: pytest.MonkeyPatch, boun
 def test_fixed_batch_goes_as_a_whole_again_when_its_worker_died() -> None:
     worker = Worker()
     desk = Desk(worker, batches=1)
-    block = desk.dispatcher.hand_in(rows(1, 2, 3), as_batch=True)
+    desk.dispatcher.hand_in(rows(1, 2, 3), as_batch=True)
     called(worker, [1, 2, 3])
     worker.answer(1)
     wait_for(lambda: desk.delivered == [1], 30)
@@ -375,14 +382,14 @@ def test_fixed_batch_goes_as_a_whole_again_when_its_worker_died() -> None:
     worker.end(WorkerDiedError(by_itself=False))
     called(second, [2, 3])
     second.answer(2, 3)
-    assert desk.dispatcher.wait(block) == []
+    assert desk.drain() == []
 
 
 @pytest.mark.slow
 def test_rows_of_a_second_silent_worker_are_asked_of_a_third() -> None:
     one, two, three = Worker("1"), Worker("2"), Worker("3")
     desk = Desk(one)
-    block = desk.dispatcher.hand_in(rows(1))
+    desk.dispatcher.hand_in(rows(1))
     called(one, [1])
     desk.workers.append(two)
     one.silence = 61
@@ -394,7 +401,7 @@ def test_rows_of_a_second_silent_worker_are_asked_of_a_third() -> None:
     called(three, [1])
     time.sleep(0.1)
     three.answer(1)
-    assert desk.dispatcher.wait(block) == []
+    assert desk.drain() == []
     assert (one.calls, two.calls, three.calls) == ([[1]], [[1]], [[1]])
 
 
@@ -403,7 +410,7 @@ def test_row_of_two_workers_that_die_at_once_is_left_once() -> None:
     desk = Desk(one)
     [row, _] = handed_in = rows(1, 2)
     row.deaths = 1
-    block = desk.dispatcher.hand_in(handed_in)
+    desk.dispatcher.hand_in(handed_in)
     called(one, [1, 2])
     desk.workers.append(two)
     one.silence = 61
@@ -419,23 +426,23 @@ def test_row_of_two_workers_that_die_at_once_is_left_once() -> None:
     desk.workers[:] = []
     for worker in (one, two):
         worker.end(WorkerDiedError(by_itself=True))
-    assert desk.dispatcher.wait(block) == [row]
+    assert desk.drain() == [row]
     time.sleep(0.1)
-    assert (block.unsettled, block.left) == (0, [row])
+    assert desk.left == [row]
 
 
 @pytest.mark.slow
 def test_silent_worker_gets_no_rows_and_keeps_no_place_of_those_that_others_answered() -> None:
     one, two = Worker("1"), Worker("2")
     desk = Desk(one, rows=1)
-    block = desk.dispatcher.hand_in(rows(1))
+    desk.dispatcher.hand_in(rows(1))
     called(one, [1])
     desk.workers.append(two)
     one.silence = 61
     called(two, [1])
     two.answer(1)
     wait_for(lambda: one.cancelled, 30)
-    more = desk.dispatcher.hand_in(rows(2, 3))
+    desk.dispatcher.hand_in(rows(2, 3))
     called(two, [1], [2])
     time.sleep(0.1)
     assert one.calls == [[1]]
@@ -443,14 +450,14 @@ def test_silent_worker_gets_no_rows_and_keeps_no_place_of_those_that_others_answ
     called(one, [1], [3])
     two.answer(2)
     one.answer(3)
-    assert desk.dispatcher.wait(block) == desk.dispatcher.wait(more) == []
+    assert desk.drain() == []
 
 
 @pytest.mark.slow
 def test_row_that_waits_to_be_asked_again_is_not_queued_a_second_time_when_its_worker_dies() -> None:
     one, two = Worker("1"), Worker("2")
     desk = Desk(one, rows=1)
-    block = desk.dispatcher.hand_in(rows(1, 2))
+    desk.dispatcher.hand_in(rows(1, 2))
     called(one, [1])
     desk.workers.append(two)
     called(two, [2])
@@ -463,7 +470,7 @@ def test_row_that_waits_to_be_asked_again_is_not_queued_a_second_time_when_its_w
     two.answer(2)
     called(two, [2], [1])
     two.answer(1)
-    assert desk.dispatcher.wait(block) == []
+    assert desk.drain() == []
     assert desk.dispatcher._queued_rows == 0
 
 
@@ -471,7 +478,7 @@ def test_row_that_waits_to_be_asked_again_is_not_queued_a_second_time_when_its_w
 def test_worker_of_which_one_call_says_that_it_died_gets_no_more_rows() -> None:
     worker = Worker()
     desk = Desk(worker)
-    block = desk.dispatcher.hand_in(rows(1))
+    desk.dispatcher.hand_in(rows(1))
     called(worker, [1])
     gate = threading.Event()
     deliver = desk.dispatcher._on_group
@@ -482,18 +489,18 @@ def test_worker_of_which_one_call_says_that_it_died_gets_no_more_rows() -> None:
 
     desk.dispatcher._on_group = wait_then_deliver
     worker.answer(1)  # its call does not end before this is delivered
-    more = desk.dispatcher.hand_in(rows(2))
+    desk.dispatcher.hand_in(rows(2))
     called(worker, [1], [2])
     worker.end(WorkerDiedError(by_itself=True))
     wait_for(lambda: any(link.is_dead for link in desk.dispatcher._links), 30)
-    last = desk.dispatcher.hand_in(rows(3))
+    desk.dispatcher.hand_in(rows(3))
     time.sleep(0.1)
     assert worker.calls == [[1], [2]]
     desk.workers[0] = Worker()
     gate.set()
     wait_for(lambda: desk.workers[0].numbers.keys() == {2, 3}, 30)
     desk.workers[0].answer(2, 3)
-    assert [desk.dispatcher.wait(each) for each in (block, more, last)] == [[], [], []]
+    assert desk.drain() == []
     assert desk.deaths == [[2]]  # one death, however many calls there were
 
 
@@ -501,7 +508,7 @@ def test_rows_wait_for_room_for_several_while_there_are_several(monkeypatch: pyt
     monkeypatch.setattr(module, "_SMALLEST_CALL", 2)
     worker = Worker()
     desk = Desk(worker, rows=3)
-    block = desk.dispatcher.hand_in(rows(1, 2, 3, 4, 5, 6))
+    desk.dispatcher.hand_in(rows(1, 2, 3, 4, 5, 6))
     called(worker, [1, 2, 3])
     worker.answer(1)
     time.sleep(0.1)
@@ -511,20 +518,20 @@ def test_rows_wait_for_room_for_several_while_there_are_several(monkeypatch: pyt
     worker.answer(3)  # the last one has no other to wait for
     called(worker, [1, 2, 3], [4, 5], [6])
     worker.answer(4, 5, 6)
-    assert desk.dispatcher.wait(block) == []
+    assert desk.drain() == []
 
 
 def test_worker_with_the_fewest_rows_gets_the_next() -> None:
     one, two = Worker("1"), Worker("2")
     desk = Desk(one)
-    first = desk.dispatcher.hand_in(rows(1))
+    desk.dispatcher.hand_in(rows(1))
     called(one, [1])
     desk.workers.append(two)
-    second = desk.dispatcher.hand_in(rows(2))
+    desk.dispatcher.hand_in(rows(2))
     called(two, [2])
     one.answer(1)
     two.answer(2)
-    assert desk.dispatcher.wait(first) == desk.dispatcher.wait(second) == []
+    assert desk.drain() == []
 
 
 def test_images_count_by_their_memory_and_are_let_go_when_their_row_is_answered() -> None:
@@ -533,16 +540,16 @@ def test_images_count_by_their_memory_and_are_let_go_when_their_row_is_answered(
     waiting = rows(1, 2, 3, 4)
     image = Medium("image", (100, 100, 3), bytes(30_000))  # as much as 468 tokens
     shown = [
-        Row(row.block, row.index, tokens=row.tokens, params="{}", max_tokens=16, media=[image])
+        Row(row.unit, row.offset, tokens=row.tokens, params="{}", max_tokens=16, media=[image])
         for row in waiting
     ]
-    block = desk.dispatcher.hand_in(shown)
+    desk.dispatcher.hand_in(shown)
     called(worker, [1, 2, 3])  # the third begins before the limit
     worker.answer(1, 2)
     called(worker, [1, 2, 3], [4])
     assert [len(row.media) for row in shown] == [0, 0, 1, 1]
     worker.answer(3, 4)
-    assert desk.dispatcher.wait(block) == []
+    assert desk.drain() == []
 
 
 def test_call_holds_the_media_of_each_row() -> None:

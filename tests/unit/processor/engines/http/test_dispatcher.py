@@ -37,7 +37,7 @@ def test_answers_in_flight_are_waited_for_as_long_as_a_request_may_take(
     dispatcher = HttpDispatcher(
         FailingClient(), 1, longest_s, on_group=lambda rows, table: groups.append(rows)
     )
-    dispatcher.hand_in([Row(None, 0, tokens=[], params="{}", max_tokens=1)])
+    dispatcher.hand_in([Row(0, 0, tokens=[], params="{}", max_tokens=1)])
     with pytest.raises(SliceError, match="no more"):
         take_rows(dispatcher)
     assert len(groups) == delivered

@@ -83,7 +83,7 @@ def test_budget_is_of_a_run_whatever_dies_in_it_and_however_often_rows_are_asked
 
     def spend(die: bool) -> None:
         """In a process of its own, which may die while it waits for an answer."""
-        feeder = http.start_for_feeder()
+        feeder = http.start_for_feeders(alone=True)
         spent = pickle.loads(pickle.dumps(feeder.args[1]))
         budget = TokenBudget(1000, TokenEstimate(), spent)
 

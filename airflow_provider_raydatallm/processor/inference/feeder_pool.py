@@ -141,14 +141,14 @@ class FeederPool:
     def _check(self) -> None:
         """Notices which feeders are ready, which took their blocks, and which died."""
         import ray
-        from ray.exceptions import RayActorError
+        from ray.exceptions import OutOfMemoryError, RayActorError
 
         for feeder in list(self._feeders):
             refs = feeder.calls if feeder.is_ready else [feeder.start]
             done, left = ray.wait(refs, num_returns=len(refs), timeout=0) if refs else ([], [])
             try:
                 ray.get(done)
-            except RayActorError as e:
+            except (RayActorError, OutOfMemoryError) as e:  # the latter: Ray ended it to free memory
                 if _START_RAISED in str(e):
                     raise
                 self._bury(feeder, e)

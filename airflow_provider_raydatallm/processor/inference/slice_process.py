@@ -87,7 +87,7 @@ def run_in_slice_process(
     :raises SliceError: when it dies again and again.
     """
     import ray
-    from ray.exceptions import ActorUnavailableError, RayActorError
+    from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError
 
     run, deaths = process.run.options(max_task_retries=0), 0
     while len(missing):
@@ -96,7 +96,7 @@ def run_in_slice_process(
         try:
             ray.get(answered)
             return
-        except RayActorError as e:
+        except (RayActorError, OutOfMemoryError) as e:  # the latter: Ray ended it to free memory
             if isinstance(e, ActorUnavailableError):  # it may go on with these rows
                 ray.kill(process, no_restart=False)
             # Calls that are not retried fail at once while it starts again.

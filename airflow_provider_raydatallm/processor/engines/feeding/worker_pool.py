@@ -135,12 +135,12 @@ class OwnWorker:
 
     def generate(self, rows: pa.Table) -> Iterator[pa.Table]:
         import ray
-        from ray.exceptions import RayActorError
+        from ray.exceptions import OutOfMemoryError, RayActorError
 
         try:
             for group in self._handle.generate.options(num_returns="streaming").remote(rows, self._feeder):
                 yield add_worker_name(ray.get(group), self.name)
-        except RayActorError as e:
+        except (RayActorError, OutOfMemoryError) as e:  # the latter: Ray ended it to free memory
             self.is_dead = True
             raise WorkerDiedError.of(e) from e
 

@@ -271,14 +271,14 @@ class SharedWorkerPool:
         return [self]  # calls wait at Serve
 
     def generate(self, rows: pa.Table) -> Iterator[pa.Table]:
-        from ray.exceptions import RayActorError
+        from ray.exceptions import OutOfMemoryError, RayActorError
 
         try:
             # A stream of its own: which worker has the earlier calls is unknown.
             yield from self._generate.remote(
                 rows, f"{self._user} {self._feeder} {next(self._calls)}", self._user
             )
-        except RayActorError as e:  # Serve starts another
+        except (RayActorError, OutOfMemoryError) as e:  # Serve starts another
             raise WorkerDiedError.of(e) from e
 
     def cancel(self, rows: Sequence[int]) -> None:

@@ -27,8 +27,9 @@ from airflow_provider_raydatallm.contract.result.counters import (
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.result.row_errors import (
-    OF_ANSWERS,
+    INVALID_OUTPUT,
     PROMPT_TOO_LONG,
+    TRUNCATED_ANSWER,
 )
 from airflow_provider_raydatallm.processor.columns import (
     COUNT_FIELDS,
@@ -260,7 +261,7 @@ def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table, l
     return Totals(
         rows=answered.num_rows,
         quarantined=failures.num_rows,
-        invalid=sum(map(failed_as, OF_ANSWERS)),
+        invalid=failed_as(INVALID_OUTPUT) + failed_as(TRUNCATED_ANSWER),
         too_long=failed_as(PROMPT_TOO_LONG),
         counters={c.name: total(c) for c in COUNTERS},
         labels=count_labels(answered, labels),

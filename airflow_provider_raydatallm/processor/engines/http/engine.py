@@ -6,7 +6,6 @@ import asyncio
 import uuid
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING
 
 from airflow_provider_raydatallm.contract.fingerprint import answer_cache_key
 from airflow_provider_raydatallm.contract.spec.engines.http import Http
@@ -27,9 +26,6 @@ from airflow_provider_raydatallm.processor.engines.http.feeder import (
 from airflow_provider_raydatallm.processor.engines.http.limits import SpentTokens
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
-
-if TYPE_CHECKING:
-    pass
 
 #: Of them all, so that the limits of the job hold.
 _FEEDERS = 1
@@ -97,7 +93,6 @@ class HttpEngine(Engine):
             suspect_keys=self._suspect_keys,
             dedup=self._dedup.start(cache, in_one_process=alone),
         )
-        return self._feeding
 
     def _cache_key(self, numbers: int | None) -> str:
         # Slices of other tables share the cache, and endpoints may serve other models under one name: at

@@ -36,11 +36,14 @@ FILES_FIELD = pa.field(
 #: Why a row failed; null in an answered row.
 ERROR_FIELDS = [pa.field("error_type", pa.string()), pa.field("error", pa.string())]
 
+#: `finish_reason` of answers that lack their end, the commonest first: `max_tokens` cut it, or vLLM's
+#: `repetition_detection`.
+CUT_BY = ("length", "repetition")
 
 #: A text that a model answers. Null is what it was not asked for.
 TEXT_FIELDS = [
     pa.field("text", pa.string()),
-    pa.field("finish_reason", pa.string()),  # "length" for an answer that max_tokens cut
+    pa.field("finish_reason", pa.string()),  # one of `CUT_BY` for an answer that lacks its end
     pa.field("reasoning", pa.string()),  # what it thought before
     pa.field("logprob", pa.float64()),  # logarithm of the probability of all its tokens together
     pa.field("logprob_tokens", pa.int32()),  # their number
@@ -119,8 +122,8 @@ def one_or_several(texts: list[dict[str, Any]]) -> dict[str, Any]:
     """
     if len(texts) == 1:
         return texts[0]
-    was_cut = any(text["finish_reason"] == "length" for text in texts)
-    return {"texts": texts, "finish_reason": "length" if was_cut else "stop"}
+    reasons = {text["finish_reason"] for text in texts}
+    return {"texts": texts, "finish_reason": next((cut for cut in CUT_BY if cut in reasons), "stop")}
 
 
 def failed_table(rows: pa.Table, failures: list[tuple[int, str, str]]) -> pa.Table:

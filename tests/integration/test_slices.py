@@ -94,8 +94,8 @@ def test_every_column_type_is_kept_in_input_order(ask: Ask, tmp_path: Path) -> N
     assert pd.read_parquet(folder)["answer"].tolist() == out.column("answer").to_pylist()
     assert result["counts"] == {
         "planned": N, "succeeded": N, "resumed": 0, "quarantined": 0, "invalid_output": 0,
-        "truncated": None, "shortened": None, "deduplicated": None, "cached": None, "asked_again": None,
-        "uncounted": 0,
+        "truncated": None, "degenerate": None, "shortened": None, "deduplicated": None, "cached": None,
+        "asked_again": None, "uncounted": 0,
     }  # fmt: skip
     assert result["tokens"] == {
         "input": 7 * N, "output": 3 * N, "cached": None, "reasoning": None, "saved": None,

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from airflow_provider_raydatallm.contract.result.row_errors import TRUNCATED_ANSWER
+from airflow_provider_raydatallm.contract.result.row_errors import DEGENERATE_ANSWER, TRUNCATED_ANSWER
 
 #: A section of the report.
 Section = Literal["counts", "tokens"]
@@ -66,6 +66,11 @@ COUNTERS: tuple[Counter, ...] = (
     Counter(
         "truncated", "bool", "counts", "parser",
         "Rows whose answer max_tokens truncated", "llm_rows_truncated", failed_as=TRUNCATED_ANSWER,
+    ),
+    Counter(
+        "degenerate", "bool", "counts", "parser",
+        "Rows whose answer was ended because it repeated itself", "llm_rows_degenerate",
+        failed_as=DEGENERATE_ANSWER,
     ),
     Counter("shortened", "bool", "counts", "engine", "Rows whose prompt was cut to the engine's limit"),
     Counter("deduplicated", "bool", "counts", "engine", "Rows with the answer to an identical request"),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping
 
-#: The answer lacks its shape, or `max_tokens` cut it.
+#: The answer lacks its shape, or its end: `max_tokens` cut it, or the engine ended it as it repeated itself.
 INVALID_OUTPUT = "InvalidOutput"
 TRUNCATED_ANSWER = "TruncatedAnswer"
+DEGENERATE_ANSWER = "DegenerateAnswer"
+OF_ANSWERS = (INVALID_OUTPUT, TRUNCATED_ANSWER, DEGENERATE_ANSWER)
 #: The prompt and `max_tokens` exceed `max_model_len`.
 PROMPT_TOO_LONG = "PromptTooLong"
 #: `postprocess` reads a column of the input that its row does not carry.
@@ -16,6 +18,8 @@ COLUMN_NOT_IN_REQUEST = "ColumnNotInRequest"
 #: What keeps such rows out of quarantine the next time; `{}` is their number.
 _CHANGES = {
     TRUNCATED_ANSWER: "Raise max_tokens: {} of the answers were cut",
+    DEGENERATE_ANSWER: "Change the prompt, or set a repetition_penalty in sampling_params: {} of the answers "
+    "repeated themselves without end",
     PROMPT_TOO_LONG: "Raise max_model_len, shorten the prompt, or set quality.on_too_long: {} of the prompts "
     "were too long",
     INVALID_OUTPUT: "Change the prompt, or raise quality.repair: {} of the answers lacked the shape that was "

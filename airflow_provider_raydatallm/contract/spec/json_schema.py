@@ -23,6 +23,11 @@ _KEYWORDS = {
     "type", "enum", "const", "properties", "patternProperties", "additionalProperties", "required", "items",
     "prefixItems", "anyOf", "oneOf", "allOf", "not", "if", "$defs", "definitions", *REFERENCES,
 }  # fmt: skip
+#: Those with which an object, or a value, may be more than it says.
+_OPENING = {
+    "allOf", "not", "if", "then", "else", "patternProperties", "propertyNames", "dependentSchemas",
+    "dependencies", "unevaluatedProperties", "unevaluatedItems", "contains", "$dynamicRef", "$recursiveRef",
+}  # fmt: skip
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
 
 
@@ -50,6 +55,44 @@ def subschemas(schema: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
                     pending += value.values()
                 elif keyword not in _DATA:
                     pending.append(value)
+
+
+def is_closed(schema: Mapping[str, Any]) -> bool:
+    """Whether each value has a type, and each object a fixed set of properties."""
+    return not any(_is_open(part) for part in _value_schemas(schema))
+
+
+def _value_schemas(schema: Mapping[str, Any]) -> Iterator[Any]:
+    """The schema and those inside it, each of which describes a value."""
+    pending: list[Any] = [schema]
+    while pending:
+        part = pending.pop()
+        yield part
+        if not isinstance(part, Mapping):
+            continue
+        for keyword in ("items", "additionalProperties"):
+            if isinstance(part.get(keyword), Mapping):
+                pending.append(part[keyword])
+        for keyword in ("anyOf", "oneOf", "prefixItems"):
+            pending += part.get(keyword) or []
+        for keyword in ("properties", "$defs", "definitions"):
+            pending += (part.get(keyword) or {}).values()
+
+
+def _is_open(part: Any) -> bool:
+    if not isinstance(part, Mapping):
+        return part is not False
+    if part.keys() & _OPENING:
+        return True
+    if part.keys() & {"enum", "const", "$ref", "anyOf", "oneOf"}:
+        return False
+    kinds = part.get("type", [])
+    for kind in kinds if isinstance(kinds, list) else [kinds]:
+        if kind == "object" and (not part.get("properties") or part.get("additionalProperties")):
+            return True
+        if kind == "array" and not (part.get("items") or part.get("prefixItems")):
+            return True
+    return not kinds
 
 
 def resolve_pointer(schema: Mapping[str, Any], reference: str) -> Any:

@@ -25,7 +25,7 @@ from airflow_provider_raydatallm.contract.result.report import (
     Utilisation,
     WorkerShare,
 )
-from airflow_provider_raydatallm.contract.result.row_errors import INVALID_OUTPUT, TRUNCATED_ANSWER
+from airflow_provider_raydatallm.contract.result.row_errors import OF_ANSWERS
 from airflow_provider_raydatallm.processor.metrics.history import RunHistory
 from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSample, NodeUsage
 from airflow_provider_raydatallm.processor.sizing.cards import card_of
@@ -89,7 +89,7 @@ def _sum(counter: Counter, answers: pa.Table, rows: pa.Table, failed: pa.Table) 
 
 
 def _count_invalid(failed: pa.Table) -> int:
-    of_answers = pc.is_in(failed.column("error_type"), pa.array([INVALID_OUTPUT, TRUNCATED_ANSWER]))
+    of_answers = pc.is_in(failed.column("error_type"), pa.array(OF_ANSWERS))
     return pc.sum(of_answers).as_py() or 0
 
 

@@ -27,9 +27,8 @@ from airflow_provider_raydatallm.contract.result.counters import (
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.result.row_errors import (
-    INVALID_OUTPUT,
+    OF_ANSWERS,
     PROMPT_TOO_LONG,
-    TRUNCATED_ANSWER,
 )
 from airflow_provider_raydatallm.processor.columns import (
     COUNT_FIELDS,
@@ -261,7 +260,7 @@ def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table, l
     return Totals(
         rows=answered.num_rows,
         quarantined=failures.num_rows,
-        invalid=failed_as(INVALID_OUTPUT) + failed_as(TRUNCATED_ANSWER),
+        invalid=sum(map(failed_as, OF_ANSWERS)),
         too_long=failed_as(PROMPT_TOO_LONG),
         counters={c.name: total(c) for c in COUNTERS},
         labels=count_labels(answered, labels),

@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract.result.row_errors import INVALID_OUTPUT, TRUNCATED_ANSWER
+from airflow_provider_raydatallm.contract.result.row_errors import OF_ANSWERS
 from airflow_provider_raydatallm.processor.answer_schemas import conform
 from airflow_provider_raydatallm.processor.storage import arrow_files
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
@@ -143,7 +143,7 @@ def last_failures(offsets: np.ndarray, failures: pa.Table) -> tuple[np.ndarray, 
     :param offsets, failures: of every failure, as `FragmentReader.window` returns them.
     """
     error_types = failures.column("error_type")
-    is_of_answer = pc.is_in(error_types, pa.array([INVALID_OUTPUT, TRUNCATED_ANSWER]))
+    is_of_answer = pc.is_in(error_types, pa.array(OF_ANSWERS))
     finished_at = failures.column("finished_at").fill_null(0)
     order = np.lexsort((finished_at.to_numpy(), is_of_answer.to_numpy(), offsets))
     offsets = offsets[order]

@@ -22,7 +22,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.result.row_errors import INVALID_OUTPUT, TRUNCATED_ANSWER
+from airflow_provider_raydatallm.contract.result.row_errors import (
+    DEGENERATE_ANSWER,
+    INVALID_OUTPUT,
+    TRUNCATED_ANSWER,
+)
 from airflow_provider_raydatallm.processor.answer_schemas import conform, unify_schemas
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.storage import arrow_files
@@ -37,11 +41,11 @@ FLUSH_SECONDS = 2.0
 #: What one holds at most, whoever wrote it.
 _MAX_ROWS = 2 * FRAGMENT_ROWS
 
-#: Error types of the kinds of failures; None: all others.
-_KINDS_OF_FAILURES: Mapping[ledger.FragmentKind, str | None] = {
-    "invalid": INVALID_OUTPUT,
-    "cut": TRUNCATED_ANSWER,
-    "failed": None,
+#: Error types of the kinds of failures; none: all others.
+_KINDS_OF_FAILURES: Mapping[ledger.FragmentKind, Sequence[str]] = {
+    "invalid": [INVALID_OUTPUT],
+    "cut": [TRUNCATED_ANSWER, DEGENERATE_ANSWER],
+    "failed": [],
 }
 
 #: Keys of the metadata: the ranges as bytes, and as JSON, which earlier versions of the provider wrote.
@@ -157,8 +161,8 @@ def by_kind_of_failure(failed: pa.Table) -> Iterator[tuple[ledger.FragmentKind, 
     """The failed rows by the kinds of their fragments, without empty ones."""
     types = failed.column("error_type")
     is_other = pa.chunked_array([pa.repeat(True, failed.num_rows)])
-    for kind, error_type in _KINDS_OF_FAILURES.items():
-        chosen = pc.equal(types, error_type) if error_type is not None else is_other
+    for kind, error_types in _KINDS_OF_FAILURES.items():
+        chosen = pc.is_in(types, pa.array(error_types)) if error_types else is_other
         if pc.any(chosen).as_py():
             yield kind, failed.filter(chosen)
             is_other = pc.and_not(is_other, chosen)

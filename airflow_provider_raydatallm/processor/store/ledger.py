@@ -30,7 +30,7 @@ from airflow_provider_raydatallm.processor.store.spans import (
 )
 
 #: `rows`: answered. `invalid`, `cut`, `failed`: rows that failed for their own reasons, each time:
-#: their answer was invalid, which may be corrected; or cut by max_tokens; or anything else. `died`: rows that
+#: their answer was invalid, which may be corrected; or lacks its end; or anything else. `died`: rows that
 #: an engine held when it died, once for each death.
 FragmentKind = Literal["rows", "failed", "invalid", "cut", "died"]
 

@@ -119,3 +119,16 @@ def test_cache_is_shared_by_jobs_whose_engines_answer_a_request_the_same() -> No
     assert len({answer_cache_key(auto, {"max_model_len": n}, []) for n in (64, 128)}) == 2
     # Which limit "auto" stands for is known by then.
     assert answer_cache_key(auto, {"max_model_len": 64}, ()) == key(engine__kwargs={"max_model_len": 64})
+
+
+def test_grammar_counts_for_jobs_with_a_schema_only() -> None:
+    closed = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    for schema, whitespace in ((closed, "none"), ({"type": "object"}, "bounded")):
+        job = slice_job(output_schema=schema)
+        assert job.task.derived(job) == {"whitespace": whitespace}
+    own = slice_job(
+        output_schema=closed, engine__kwargs={"structured_outputs_config": {"backend": "guidance"}}
+    )
+    elsewhere = slice_job(output_schema=closed, engine="ray_data_llm")
+    for job in (own, elsewhere, slice_job(), slice_job(regex="a+")):
+        assert job.task.derived(job) == {}

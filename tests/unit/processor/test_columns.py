@@ -25,5 +25,5 @@ def test_files_of_the_answer_cache_stay_readable() -> None:
 def test_counters_of_fragments_keep_their_names() -> None:
     assert {
         "__input_tokens", "__output_tokens", "__cached_tokens", "__saved_tokens", "__shortened",
-        "__deduplicated", "__cached", "__truncated", "__asked_again", "__reasoning_tokens",
+        "__deduplicated", "__cached", "__truncated", "__degenerate", "__asked_again", "__reasoning_tokens",
     } <= {f.name for f in COUNT_FIELDS}  # fmt: skip

@@ -37,6 +37,7 @@ class Capabilities:
     :param tasks: the kinds of tasks that it does; None: it says so itself, on the cluster.
     :param follows: those of `SELDOM` that it follows.
     :param compares_labels: whether it tells how probable given texts are.
+    :param bounds_json: whether it bounds the whitespace and the repetition in answers that are JSON.
     :param shares: whether it may stay on the cluster for other slices.
     :param reads_media_in_messages: whether it reads the files that messages name.
     :param loads_model: whether its workers load `model_source`.
@@ -47,6 +48,7 @@ class Capabilities:
     tasks: frozenset[str] | None
     follows: frozenset[str] = frozenset()
     compares_labels: bool = False
+    bounds_json: bool = False
     shares: bool = False
     reads_media_in_messages: bool = False
     loads_model: bool = False
@@ -103,6 +105,12 @@ class Engine(Group):
     @property
     def is_shared(self) -> bool:
         return False
+
+    @property
+    def bounds_json(self) -> bool:
+        """Whether it bounds the whitespace and the repetition in answers that are JSON."""
+        # A backend of the user's may not read the provider's grammar.
+        return self.capabilities.bounds_json and "structured_outputs_config" not in self.arguments
 
     @property
     def cache_folder(self) -> str | None:

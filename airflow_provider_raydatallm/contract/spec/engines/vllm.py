@@ -22,6 +22,7 @@ class Vllm(CachingEngine, ClusterEngine):
         tasks=frozenset({"generate", "classify", "embed", "score", "transcribe"}),
         follows=SELDOM,
         compares_labels=True,
+        bounds_json=True,
         shares=True,
         loads_model=True,
     )

@@ -14,7 +14,11 @@ from airflow_provider_raydatallm.contract.spec.engine_arguments import (
     with_scalars,
 )
 from airflow_provider_raydatallm.contract.spec.field import Affects, Spec, leaf
-from airflow_provider_raydatallm.contract.spec.json_schema import check_is_schema, check_is_self_contained
+from airflow_provider_raydatallm.contract.spec.json_schema import (
+    check_is_schema,
+    check_is_self_contained,
+    is_closed,
+)
 from airflow_provider_raydatallm.contract.spec.tasks.adapter import Adapter
 from airflow_provider_raydatallm.contract.spec.tasks.base import MediaColumn, Task
 from airflow_provider_raydatallm.contract.spec.tasks.choices import CHOICES, check_choices
@@ -280,7 +284,15 @@ class Generate(Task):
         }
         return {name for name, is_set in is_given.items() if is_set}
 
+    @property
+    def is_compact(self) -> bool:
+        """Whether answers are JSON without free whitespace: the schema fixes all that they may hold. Where it
+        leaves something open, models answer worse without it (xgrammar's maintainers)."""
+        return self.output_schema is not None and is_closed(self.output_schema)
+
     def derived(self, job: Spec) -> Mapping[str, Any]:
+        if self.output_schema is not None and job.engine.bounds_json:
+            return {"whitespace": "none" if self.is_compact else "bounded"}
         if not job.compares_labels:
             return {}
         if self.labels.multi:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
-from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
+from airflow_provider_raydatallm.processor.columns import CUT_BY, ENTRY_SCHEMA
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles, CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex
 from airflow_provider_raydatallm.processor.engines.dedup.request_keys import ALL_KEYS, Shard
@@ -89,8 +89,8 @@ class AnswerCache:
         is_valid = pc.invert(pc.fill_null(answers.column("is_invalid"), False))
         is_good = pc.and_(answers.column("error").is_null(), is_valid)
         if not self._namespace.keep_truncated:
-            is_whole = pc.not_equal(answers.column("finish_reason"), "length")
-            is_good = pc.and_(is_good, pc.fill_null(is_whole, True))
+            is_cut = pc.is_in(answers.column("finish_reason"), pa.array(CUT_BY))
+            is_good = pc.and_not(is_good, is_cut)
         columns = {n: answers.column(n) for n in ENTRY_SCHEMA.names if n in answers.schema.names}
         columns |= {"key": pa.array(keys, pa.binary(16)), "answered_at": [int(time.time())] * len(keys)}
         entries = pa.table(columns).select(ENTRY_SCHEMA.names).cast(ENTRY_SCHEMA)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.columns import TEXT_FIELDS
+from airflow_provider_raydatallm.processor.columns import CUT_BY, TEXT_FIELDS
 
 
 class Said(NamedTuple):
@@ -23,7 +23,7 @@ class Said(NamedTuple):
 
     @property
     def was_cut(self) -> bool:
-        return self.finish_reason == "length"
+        return self.finish_reason in CUT_BY
 
 
 class AnswerDetails:

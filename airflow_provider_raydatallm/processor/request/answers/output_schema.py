@@ -53,7 +53,8 @@ def structured_outputs(job: SliceJob) -> dict[str, Any] | None:
     if task.choices is not None:
         return {"choice": list(task.choices)}
     if task.output_schema is not None:
-        return {"json": json.dumps(task.output_schema)}
+        shape = {"json": json.dumps(task.output_schema)}
+        return {**shape, "disable_any_whitespace": task.is_compact} if job.engine.bounds_json else shape
     if task.regex is not None:
         return {"regex": task.regex}
     return {"grammar": task.grammar} if task.grammar is not None else None

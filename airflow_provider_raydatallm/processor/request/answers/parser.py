@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from airflow_provider_raydatallm.contract.result.row_errors import PROMPT_TOO_LONG
 from airflow_provider_raydatallm.processor.columns import (
     COUNT_FIELDS,
+    CUT_BY,
     FAILED_FIELDS,
     ROW_ID_FIELDS,
     SAID_FIELDS,
@@ -24,6 +25,9 @@ from airflow_provider_raydatallm.processor.columns import (
 _TOO_LONG = re.compile(r"longer than the maximum|maximum context length|exceeds[^.]*max_model_len")
 
 _NO_FAILURES = pa.schema([*FAILED_FIELDS, *SAID_FIELDS, *SPENT_FIELDS]).empty_table()
+
+#: Counters of valid answers that lack their end, by `finish_reason`.
+_COUNTED = dict(zip(CUT_BY, ("truncated", "degenerate"), strict=True))
 
 #: (row, error type, message)
 Failure = tuple[int, str, str]
@@ -79,7 +83,9 @@ class AnswerParser(ABC):
         rows = answers.take(pa.array(parsed.rows, pa.int64()))
         table = {f.name: rows.column(f.name).cast(f.type) for f in ROW_ID_FIELDS} | parsed.columns
         is_uncounted = pc.or_(*(rows.column(name).is_null() for name in ("input_tokens", "output_tokens")))
-        rows = rows.append_column("truncated", self._truncated(rows)).append_column("uncounted", is_uncounted)
+        rows = rows.append_column("uncounted", is_uncounted)
+        for finish_reason, name in _COUNTED.items():
+            rows = rows.append_column(name, self._ended_by(rows, finish_reason))
         for field in COUNT_FIELDS:
             table[field.name] = rows.column(field.name.removeprefix("__")).cast(field.type)
         return pa.table(table), _failed_attempts(answers, failures + parsed.failures, parsed.problems)
@@ -88,8 +94,8 @@ class AnswerParser(ABC):
     def _parse(self, answers: pa.Table, answered: np.ndarray) -> Parsed:
         """:param answered: the rows that the engine answered."""
 
-    def _truncated(self, rows: pa.Table) -> pa.Array:
-        """Whether max_tokens cut valid answers."""
+    def _ended_by(self, rows: pa.Table, finish_reason: str) -> pa.Array:
+        """Whether valid answers lack their end for this reason."""
         return pa.repeat(False, rows.num_rows)
 
 

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.row_errors import (
     COLUMN_NOT_IN_REQUEST,
+    DEGENERATE_ANSWER,
     INVALID_OUTPUT,
     TRUNCATED_ANSWER,
 )
@@ -54,6 +55,11 @@ from airflow_provider_raydatallm.processor.value_types import (
     typed,
 )
 
+#: Error types of invalid answers that lack their end, and the words for it, by `finish_reason`.
+_OF_FINISH = {
+    "length": (TRUNCATED_ANSWER, " (max_tokens cut it)"),
+    "repetition": (DEGENERATE_ANSWER, " (the engine ended it, as it repeated itself)"),
+}
 #: Error type of postprocess results that do not fit the columns.
 TYPE_MISMATCH = TypeMismatch.__name__
 #: Columns and fields of a table: names that a model wrote must not widen it without end.
@@ -155,9 +161,8 @@ class TextParser(AnswerParser):
                     value = self._details.join(of_texts)
             except InvalidOutput as e:
                 which = f" {len(of_texts) + 1} of {len(said)}" if len(said) > 1 else ""
-                cut = " (max_tokens cut it)" if answer.was_cut else ""
-                message = f"the answer{which} {e}{cut}: {answer.text!r}"
-                failures.append((i, TRUNCATED_ANSWER if answer.was_cut else INVALID_OUTPUT, message))
+                kind, cut = _OF_FINISH.get(answer.finish_reason or "", (INVALID_OUTPUT, ""))
+                failures.append((i, kind, f"the answer{which} {e}{cut}: {answer.text!r}"))
                 problems[i] = storable(str(e))  # it quotes names that the model wrote
                 continue
             except SliceError:
@@ -180,9 +185,9 @@ class TextParser(AnswerParser):
         published, fitting, mismatches = self._fit_columns(values)
         return Parsed(fitting, published, failures + mismatches, problems)
 
-    def _truncated(self, rows: pa.Table) -> pa.Array:
+    def _ended_by(self, rows: pa.Table, finish_reason: str) -> pa.Array:
         # An answer of a valid shape is whole, even when max_tokens came with its last character.
-        return pc.and_(pc.equal(rows.column("finish_reason"), "length"), not self._is_shaped)
+        return pc.and_(pc.equal(rows.column("finish_reason"), finish_reason), not self._is_shaped)
 
     def _build_answers(self, values: list[Any], beside: list[list[Any]]) -> dict[str, pa.Array]:
         """:param beside: of each value, the columns beside it."""

@@ -7,6 +7,7 @@ from typing import Any
 import pydantic
 import pytest
 
+from airflow_provider_raydatallm.contract.spec.json_schema import is_closed
 from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from tests.support.slice_jobs import slice_job
 
@@ -61,3 +62,24 @@ class Outer(pydantic.BaseModel):
 ])  # fmt: skip
 def test_schema_that_refers_to_itself_only_is_fine(schema: dict[str, Any]) -> None:
     assert slice_job(output_schema=schema).task_as(Generate).output_schema == schema
+
+
+TEXT = {"type": "string"}
+
+
+@pytest.mark.parametrize("part", [
+    TEXT, {"type": ["integer", "null"]}, {"enum": [1, "a"]}, {"const": 3}, {"$ref": "#/$defs/a"},
+    {"anyOf": [TEXT, {"type": "null"}]}, {"type": "array", "items": TEXT},
+    {"type": "object", "properties": {"b": TEXT}, "additionalProperties": False},
+])  # fmt: skip
+def test_schema_is_closed(part: dict[str, Any]) -> None:
+    assert is_closed({"type": "object", "properties": {"a": part}, "$defs": {"a": TEXT}})
+
+
+@pytest.mark.parametrize("part", [
+    {}, True, {"type": "object"}, {"type": "array"}, {"description": "anything"}, {"anyOf": [TEXT, {}]},
+    {"type": "object", "properties": {"b": TEXT}, "additionalProperties": TEXT}, {"allOf": [TEXT]},
+    {"type": "object", "patternProperties": {"^a": TEXT}}, {"type": "array", "items": {"type": "object"}},
+])  # fmt: skip
+def test_schema_leaves_something_open(part: Any) -> None:
+    assert not is_closed({"type": "object", "properties": {"a": part}})

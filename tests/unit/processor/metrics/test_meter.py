@@ -33,7 +33,9 @@ def group(
         cached_tokens=[tokens and 4] * rows,
     )  # fmt: skip
     truncated = pa.array([tokens and i < cut for i in range(rows - failed)], pa.bool_()).cast("int64")
-    good = pa.table({"__truncated": truncated, "answer": ["a"] * (rows - failed)})
+    good = pa.table({
+        "__truncated": truncated, "__degenerate": truncated, "answer": ["a"] * (rows - failed),
+    })  # fmt: skip
     bad = failed_table(answers, [(i, TRUNCATED_ANSWER, "max_tokens cut it") for i in range(failed)])
     return summarize_group(answers, good, bad)
 
@@ -157,7 +159,8 @@ def test_history_has_rows_that_no_engine_saw_and_begins_with_inference() -> None
             pa.table({"__unit": [0] * rows, "__offset": range(rows)}), finished_at=[finished] * rows
         )
         bad = failed_table(answers, [(i, "InvalidRequest", "no") for i in range(rows)])
-        return summarize_group(answers, pa.table({"__truncated": pa.array([], pa.int64())}), bad)
+        none = pa.array([], pa.int64())
+        return summarize_group(answers, pa.table({"__truncated": none, "__degenerate": none}), bad)
 
     meter = Meter(40, 0)
     add(meter, refused(3, 1000.0), refused(2, None))

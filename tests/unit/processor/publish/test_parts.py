@@ -21,7 +21,8 @@ from airflow_provider_raydatallm.processor.store.fragments import put_fragment
 from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
 
 #: What a row adds to each counter: another number to each, or one row.
-OF_A_ROW = {c.name: i + 2 if c.type == "int" else 1 for i, c in enumerate(COUNTERS)} | {"uncounted": 0}
+OF_A_ROW = {c.name: i + 2 if c.type == "int" else 1 for i, c in enumerate(COUNTERS)}
+OF_A_ROW |= {"uncounted": 0, "degenerate": 0}
 REPORTED = [c for c in COUNTERS if c.source != "parser"]
 
 

@@ -38,6 +38,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.pooling import P
 from airflow_provider_raydatallm.processor.engines.vllm.request.reasoning import REASONING
 from airflow_provider_raydatallm.processor.engines.vllm.request.transcript import TRANSCRIPT, Transcript
 from airflow_provider_raydatallm.processor.engines.vllm.worker.engine_prompt import Prompt
+from airflow_provider_raydatallm.processor.engines.vllm.worker.json_grammar import bound
 from airflow_provider_raydatallm.processor.engines.vllm.worker.pooled import PoolingRequest
 from airflow_provider_raydatallm.processor.engines.vllm.worker.startup_log import (
     parse_startup_seconds,
@@ -290,7 +291,11 @@ def _parse_request(
     :param shows_control_tokens: whether texts that a model writes hold them.
     """
     from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+    from vllm.sampling_params import (
+        RepetitionDetectionParams,
+        RequestOutputKind,
+        StructuredOutputsParams,
+    )
 
     params = json.loads(text)
     adapter = params.pop(ADAPTER, None)
@@ -305,7 +310,9 @@ def _parse_request(
     if shows_control_tokens:
         params["skip_special_tokens"] = False
     try:
-        structured = StructuredOutputsParams(**shape) if shape else None
+        structured = StructuredOutputsParams(**bound(params, shape)) if shape else None
+        if repetition := params.get("repetition_detection"):
+            params["repetition_detection"] = RepetitionDetectionParams(**repetition)
         sampling = SamplingParams(
             **with_token_ids(params),
             structured_outputs=structured,

@@ -63,6 +63,10 @@ def test_several_answers_are_a_list_of_valid_ones_and_one_that_is_not_fails_the_
 def test_truncated_counts_a_row_of_which_one_text_was_cut() -> None:
     parsed, _ = parse([[{"text": "a"}, {"text": "b", "finish_reason": "length"}]], sampling_params={"n": 2})
     assert parsed.column("__truncated").to_pylist() == [1]
+    parsed, _ = parse(
+        [[{"text": "a"}, {"text": "b", "finish_reason": "repetition"}]], sampling_params={"n": 2}
+    )
+    assert parsed.column("__degenerate").to_pylist() == [1]
 
 
 def test_postprocess_sees_all_answers_and_the_columns_beside_them() -> None:

@@ -69,6 +69,17 @@ def test_truncated_answer_is_counted_unless_its_shape_is_valid() -> None:
     ]
 
 
+def test_answer_that_repeated_itself_is_counted_unless_its_shape_is_valid() -> None:
+    reasons_to_finish = ["repetition", "repetition", "length"]
+    text = answered(["a", "b", "c"], finish_reasons=reasons_to_finish)
+    assert text.column("__degenerate").to_pylist() == [1, 1, 0]
+    assert text.column("__truncated").to_pylist() == [0, 0, 1]
+    rows, failed = parse(["a", "xxx", "y"], finish_reasons=reasons_to_finish, choices=["a", "b"])
+    assert rows.column("__degenerate").to_pylist() == [0]
+    message = "the answer is none of the choices (the engine ended it, as it repeated itself): 'xxx'"
+    assert reasons(failed)[0] == (1, "DegenerateAnswer", message)
+
+
 @pytest.mark.parametrize("error", [
     "ValueError: The decoder prompt (length 310) is longer than the maximum model length of 256.",
     "VLLMValidationError: This model's maximum context length is 256 tokens. However, you requested 16",

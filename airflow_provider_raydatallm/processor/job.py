@@ -18,6 +18,7 @@ from typing import Any, TextIO, cast
 from airflow_provider_raydatallm.contract.log.marked_lines import redact_line
 from airflow_provider_raydatallm.contract.log.redaction import Redactor, environment_secrets
 from airflow_provider_raydatallm.contract.log.secret_shapes import MASK, KeyLines
+from airflow_provider_raydatallm.processor.ray_runtime.bytecode import keep_bytecode
 
 
 class RedactedStream:
@@ -66,6 +67,7 @@ def main() -> int:
     redactor = Redactor(_own_secrets())
     sys.stdout = cast("TextIO", RedactedStream(sys.stdout, redactor))
     sys.stderr = cast("TextIO", RedactedStream(sys.stderr, redactor))
+    keep_bytecode()
     # Only now: what loggers of Ray write to is chosen when it is imported.
     from airflow_provider_raydatallm.processor import __main__ as processor
 

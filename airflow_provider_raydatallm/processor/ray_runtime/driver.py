@@ -13,6 +13,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import call_within
+from airflow_provider_raydatallm.processor.ray_runtime.bytecode import bytecode_variables
 
 #: Last lines of a dead process's output that may hold its reason, and seconds for one request.
 _LOG_LINES = {"out": 1000, "err": 20}
@@ -56,19 +57,21 @@ def connect_to_ray() -> None:
 
     with _connecting:
         if not ray.is_initialized():
-            ray.init(logging_level="warning", runtime_env=_own_modules())
+            ray.init(logging_level="warning", runtime_env=_own_environment())
             # Ray's state API would search for a cluster, and could find another on this machine.
             os.environ.setdefault("RAY_ADDRESS", ray.get_runtime_context().gcs_address)
             stop_on_sigterm()  # Ray installs its own handler
 
 
-def _own_modules() -> dict[str, Any]:
-    """The `runtime_env` by which workers find what this process can import. A submitted job's has its own."""
+def _own_environment() -> dict[str, Any]:
+    """The `runtime_env` by which workers keep bytecode as this process does, and find what it can import. A
+    submitted job's finds that by itself."""
+    env_vars = bytecode_variables()
     path = os.environ.get("PYTHONPATH")
-    if not path or "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-        return {}
-    folders = (os.path.abspath(folder) for folder in path.split(os.pathsep) if folder)
-    return {"env_vars": {"PYTHONPATH": os.pathsep.join(folders)}}
+    if path and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
+        folders = (os.path.abspath(folder) for folder in path.split(os.pathsep) if folder)
+        env_vars["PYTHONPATH"] = os.pathsep.join(folders)
+    return {"env_vars": env_vars} if env_vars else {}
 
 
 def process_log(**process: Any) -> str:

@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.processor.engines.shared.replica import MODEL_T
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import Poll
+from airflow_provider_raydatallm.processor.ray_runtime.bytecode import BYTECODE_VARIABLES
 from airflow_provider_raydatallm.processor.ray_runtime.marks import Mark
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import model_files
 from airflow_provider_raydatallm.processor.sizing.facts import Resources, SizingInputs
@@ -33,7 +34,7 @@ from airflow_provider_raydatallm.processor.sizing.sizes import BATCH, default_wo
 #: Parts of a job's environment that are its own: code that the engine does not run, and variables that differ
 #: between jobs.
 _NOT_SHARED = ("py_modules",)
-_NOT_SHARED_VARIABLES = ("AWS_", "RAY_")
+_NOT_SHARED_VARIABLES = ("AWS_", "RAY_", *BYTECODE_VARIABLES)
 
 #: The provider's own code.
 _INSTALLED = Path(__file__).parents[3]

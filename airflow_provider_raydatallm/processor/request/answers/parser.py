@@ -24,7 +24,7 @@ from airflow_provider_raydatallm.processor.columns import (
 #: How vLLM says that it refuses a prompt for its length.
 _TOO_LONG = re.compile(r"longer than the maximum|maximum context length|exceeds[^.]*max_model_len")
 
-_NO_FAILURES = pa.schema([*FAILED_FIELDS, *SAID_FIELDS, *SPENT_FIELDS]).empty_table()
+_NO_FAILURES = pa.Table.from_batches([], pa.schema([*FAILED_FIELDS, *SAID_FIELDS, *SPENT_FIELDS]))
 
 #: Counters of valid answers that lack their end, by `finish_reason`.
 _COUNTED = dict(zip(CUT_BY, ("truncated", "degenerate"), strict=True))

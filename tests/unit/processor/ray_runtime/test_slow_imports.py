@@ -24,6 +24,20 @@ def test_pandas_is_imported_only_where_it_is_used() -> None:
     subprocess.run([sys.executable, "-c", _PROGRAM], check=True)
 
 
+_MODULES = """
+import importlib, sys
+for name in ("slice_run", "inference.slice_process", "engines.shared.engine"):
+    importlib.import_module("airflow_provider_raydatallm.processor." + name)
+print([m for m in ("pandas", "ray", "transformers", "torch", "vllm", "fastapi") if m in sys.modules])
+"""
+
+
+def test_modules_of_a_slice_import_nothing_slow() -> None:
+    """The driver and the slice's process import them before they know what they need."""
+    run = subprocess.run([sys.executable, "-c", _MODULES], check=True, capture_output=True, text=True)
+    assert run.stdout == "[]\n"
+
+
 _TWO_THREADS = """
 import importlib, sys, threading
 from airflow_provider_raydatallm.processor.ray_runtime import slow_imports

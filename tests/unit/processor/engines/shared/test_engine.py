@@ -205,7 +205,8 @@ def test_environment_changes_the_name_except_for_the_jobs_own_part(
     started: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = []
-    own = {"env_vars": {"AWS_A": "1", "HF_TOKEN": "of today"}, "py_modules": ["gcs://b.zip"]}
+    variables = {"AWS_A": "1", "HF_TOKEN": "of today", "PYTHONPYCACHEPREFIX": "/kept/by/this/job"}
+    own = {"env_vars": variables, "py_modules": ["gcs://b.zip"]}
     for env in ({}, own, {"env_vars": {"A": "1"}}):
         monkeypatch.setattr("ray.get_runtime_context", lambda env=env: SimpleNamespace(runtime_env=env))
         engine = started()

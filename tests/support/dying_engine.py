@@ -1,4 +1,4 @@
-"""An engine whose workers kill their own process before they are ready, as a native library does that does
+"""Engines whose workers kill their own process before they are ready, as a native library does that does
 not find what it needs. Each that starts adds a line to the file `engine.kwargs["starts"]`."""
 
 from __future__ import annotations
@@ -25,12 +25,32 @@ class DyingEngine(StubEngine):
         return deliver.deliver_blocks(answers)
 
 
+class DyingTasksEngine(StubEngine):
+    """Its workers are tasks."""
+
+    def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
+        answers = requests.map_batches(
+            _answer, fn_args=(self.job.engine.arguments["starts"],), batch_format="pyarrow",
+            batch_size=self.batch_size, num_cpus=1,
+        )  # fmt: skip
+        return deliver.deliver_blocks(answers)
+
+
+def _answer(batch: pa.Table, starts: str) -> pa.Table:
+    _die(starts)
+    return batch
+
+
+def _die(starts: str) -> None:
+    with Path(starts).open("a") as file:
+        file.write(f"{os.getpid()}\n")
+    print("libmissing.so: cannot open shared object file", flush=True)
+    os._exit(1)
+
+
 class _Worker:
     def __init__(self, starts: str) -> None:
-        with Path(starts).open("a") as file:
-            file.write(f"{os.getpid()}\n")
-        print("libmissing.so: cannot open shared object file", flush=True)
-        os._exit(1)
+        _die(starts)
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         raise NotImplementedError

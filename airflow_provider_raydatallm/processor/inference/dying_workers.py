@@ -1,5 +1,5 @@
-"""Detects workers that die again and again before a row is answered. Ray Data starts an actor again at once,
-without end, and reports nothing."""
+"""Detects workers that die again and again before a row is answered. Ray Data starts an actor or a task again
+at once, without end, and reports nothing."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
 from airflow_provider_raydatallm.processor.metrics.meter import Deaths
-from airflow_provider_raydatallm.processor.ray_runtime.job_state import JobActor, WorkerExit
+from airflow_provider_raydatallm.processor.ray_runtime.job_state import JobWorker, WorkerExit
 
 #: Of each worker, after which none is expected to live.
 _MOST_DEATHS = 5
@@ -22,19 +22,19 @@ class DyingWorkers:
 
     def __init__(
         self,
-        list_actors: Callable[[], Sequence[JobActor]],
+        list_workers: Callable[[], Sequence[JobWorker]],
         exit_of: Callable[[int], WorkerExit | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """
-        :param list_actors: this job's.
+        :param list_workers: this job's.
         :param exit_of: of a process by its id; None when it has not ended.
         """
-        self._list_actors = list_actors
+        self._list_workers = list_workers
         self._exit_of = exit_of
         self._clock = clock
         self._looked = clock()
-        #: Of each actor, its processes that were seen, the last one last.
+        #: Of each worker, its processes that were seen, the last one last.
         self._pids: dict[str, list[int]] = defaultdict(list)
         self._deaths = Deaths()
         self._exit: WorkerExit | None = None
@@ -49,16 +49,16 @@ class DyingWorkers:
         self._looked = self._clock()
         stages: dict[str, list[int]] = defaultdict(list)
         died = []
-        for actor in self._list_actors():
-            pids = self._pids[actor.id]
-            if actor.pid and actor.pid not in pids:
-                pids.append(actor.pid)
+        for worker in self._list_workers():
+            pids = self._pids[worker.id]
+            if worker.pid and worker.pid not in pids:
+                pids.append(worker.pid)
             if pids:  # else it waits for its resources
-                stages[actor.name].append(actor.deaths)
-            if actor.deaths:
-                died.append(actor)
-        if (total := sum(actor.deaths for actor in died)) != self._deaths.total:
-            pids = [pid for actor in died for pid in reversed(self._pids[actor.id][-2:])]
+                stages[worker.name].append(worker.deaths)
+            if worker.deaths:
+                died.append(worker)
+        if (total := sum(worker.deaths for worker in died)) != self._deaths.total:
+            pids = [pid for worker in died for pid in reversed(self._pids[worker.id][-2:])]
             found = next(filter(None, map(self._exit_of, pids)), None)
             self._exit = found or self._exit
             self._deaths = Deaths(total, self._exit.reason if self._exit is not None else "")

@@ -33,9 +33,9 @@ from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import wait
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
 from airflow_provider_raydatallm.processor.ray_runtime.job_state import (
-    actors_of_job,
     describe_waiting,
     worker_exit,
+    workers_of_job,
 )
 from airflow_provider_raydatallm.processor.ray_runtime.own_phase import say_admitted
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
@@ -213,7 +213,7 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
         return "; ".join(filter(None, (writers.describe_silent(), describe_waiting())))
 
     stall = StallWatch(run.missing.rows, inference.job.limits.stall, engine.is_starting, describe)
-    dying = DyingWorkers(actors_of_job, worker_exit)
+    dying = DyingWorkers(workers_of_job, worker_exit)
     was_answered = False
 
     def check() -> None:

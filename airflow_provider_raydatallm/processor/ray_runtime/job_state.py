@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 _LIMIT = 10_000
 #: Seconds for a look that is one of many.
 _LOOK_TIMEOUT_S = 10
+_LOOK: dict[str, Any] = {
+    "detail": True, "limit": _LIMIT, "timeout": _LOOK_TIMEOUT_S, "raise_on_missing_output": False,
+}  # fmt: skip
 _MOST_COMMON = 12
 
 
-class JobActor(NamedTuple):
-    """
-    :param name: of its class.
+#: What Ray calls the end of a task whose own process died, and not its node.
+_DIED = ("WORKER_DIED", "OUT_OF_MEMORY")
+
+
+class JobWorker(NamedTuple):
+    """An actor, or a task.
+
+    :param name: of its class, or the task's.
     :param pid: of its process, also of one that has died; 0 before the first.
     :param deaths: after which Ray started it again.
     """
@@ -39,20 +47,38 @@ class WorkerExit(NamedTuple):
         return self.text.partition(". ")[0]
 
 
-def actors_of_job() -> list[JobActor]:
-    """Returns this job's actors that have not ended for good; none when the state API does not answer."""
-    from ray.util.state import list_actors
-
-    given: dict[str, Any] = {"detail": True, "limit": _LIMIT, "raise_on_missing_output": False}
+def workers_of_job() -> list[JobWorker]:
+    """Returns this job's actors that have not ended for good, and its tasks once the process of one died;
+    none when the state API does not answer."""
     try:
-        actors = list_actors(filters=_of_this_job(), timeout=_LOOK_TIMEOUT_S, **given)
+        return [*_actors(), *_tasks()]
     except Exception:
         return []
-    return [
-        JobActor(a.actor_id, a.class_name, a.pid or 0, a.num_restarts - a.num_restarts_due_to_node_preemption)
-        for a in actors
-        if a.state != "DEAD"
-    ]
+
+
+def _actors() -> Iterator[JobWorker]:
+    from ray.util.state import list_actors
+
+    for actor in list_actors(filters=_of_this_job(), **_LOOK):
+        if actor.state != "DEAD":
+            restarts = actor.num_restarts - actor.num_restarts_due_to_node_preemption
+            yield JobWorker(actor.actor_id, actor.class_name, actor.pid or 0, restarts)
+
+
+def _tasks() -> Iterator[JobWorker]:
+    from ray.util.state import list_tasks
+
+    tasks = [*_of_this_job(), ("type", "=", "NORMAL_TASK")]
+    failed = list_tasks(filters=[*tasks, ("state", "=", "FAILED")], **_LOOK)
+    died = [attempt for attempt in failed if attempt.error_type in _DIED]
+    if not died:
+        return
+    others = list_tasks(filters=[*tasks, ("state", "!=", "FAILED")], **_LOOK)
+    attempts = sorted([*died, *others], key=lambda attempt: attempt.attempt_number)
+    pids = {attempt.task_id: attempt.worker_pid for attempt in attempts if attempt.worker_pid}
+    deaths = Counter(attempt.task_id for attempt in died)
+    for id, name in {attempt.task_id: attempt.name for attempt in attempts}.items():
+        yield JobWorker(id, name, pids.get(id, 0), deaths[id])
 
 
 def worker_exit(pid: int) -> WorkerExit | None:

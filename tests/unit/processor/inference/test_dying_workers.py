@@ -10,26 +10,26 @@ from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
 from airflow_provider_raydatallm.processor.inference.dying_workers import DyingWorkers
 from airflow_provider_raydatallm.processor.metrics.meter import Deaths
-from airflow_provider_raydatallm.processor.ray_runtime.job_state import JobActor, WorkerExit
+from airflow_provider_raydatallm.processor.ray_runtime.job_state import JobWorker, WorkerExit
 
 CRASH = "Worker unexpectedly exits with a connection error code 2. End of file."
 
 
 class Job:
-    """A job's actors as Ray lists them, at one look after the other."""
+    """A job's workers as Ray lists them, at one look after the other."""
 
     def __init__(self) -> None:
-        self.actors: Sequence[JobActor] = ()
+        self.workers: Sequence[JobWorker] = ()
         self.ended: dict[int, str] = {}
         self._now = 0.0
-        self.watch = DyingWorkers(lambda: self.actors, self._exit_of, lambda: self._now)
+        self.watch = DyingWorkers(lambda: self.workers, self._exit_of, lambda: self._now)
 
     def _exit_of(self, pid: int) -> WorkerExit | None:
         text = self.ended.get(pid)
         return None if text is None else WorkerExit(text, {"node_id": "n", "pid": pid})
 
-    def look(self, *actors: JobActor) -> Deaths:
-        self.actors = actors
+    def look(self, *workers: JobWorker) -> Deaths:
+        self.workers = workers
         self._now += 60
         return self.watch.observe()
 
@@ -39,8 +39,8 @@ def job() -> Job:
     return Job()
 
 
-def worker(deaths: int, pid: int, name: str = "Worker", number: int = 0) -> JobActor:
-    return JobActor(f"{name}-{number}", name, pid, deaths)
+def worker(deaths: int, pid: int, name: str = "Worker", number: int = 0) -> JobWorker:
+    return JobWorker(f"{name}-{number}", name, pid, deaths)
 
 
 def test_deaths_are_counted_with_the_reason_of_the_last_and_end_the_run(job: Job) -> None:
@@ -67,7 +67,7 @@ def test_worker_that_waits_for_its_resources_is_no_hope_for_the_others(job: Job)
         job.look(worker(5, 101), worker(0, 0, number=1))
 
 
-def test_job_whose_actors_are_not_known_goes_on(job: Job) -> None:
+def test_job_whose_workers_are_not_known_goes_on(job: Job) -> None:
     assert job.look() == (0, "")
 
 

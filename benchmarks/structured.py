@@ -32,8 +32,10 @@ PROMPT = (
 )
 
 
-def schema(*, is_open: bool) -> dict[str, Any]:
-    text = {"type": "string"}
+def schema(*, is_open: bool = False, has_limits: bool = False) -> dict[str, Any]:
+    """:param has_limits: of the lengths of texts and lists."""
+    text = {"type": "string"} | ({"maxLength": 120} if has_limits else {})
+    items = {"type": "array"} | ({"maxItems": 3} if has_limits else {})
 
     def record(**properties: Any) -> dict[str, Any]:
         return {
@@ -45,7 +47,7 @@ def schema(*, is_open: bool) -> dict[str, Any]:
         sender=record(name=text, role=text),
         topic={"enum": ["advertising", "software", "news", "finance", "personal", "other"]},
         summary=text,
-        action_items={"type": "array", "items": record(what=text, due=text)},
+        action_items=items | {"items": record(what=text, due=text)},
     )
 
 
@@ -53,13 +55,17 @@ def _by(backend: str) -> dict[str, Any]:
     return {"engine__kwargs": {"structured_outputs_config": {"backend": backend}}}
 
 
-CLOSED, OPEN = ({"output_schema": schema(is_open=is_open)} for is_open in (False, True))
+CLOSED = {"output_schema": schema()}
+OPEN = {"output_schema": schema(is_open=True)}
+LIMITED = {"output_schema": schema(has_limits=True)}
 WAYS: dict[str, dict[str, Any]] = {
     "vllm": CLOSED | _by("auto"),
     "provider": CLOSED,
     "guidance": CLOSED | _by("guidance"),
     "vllm-open": OPEN | _by("auto"),
     "provider-open": OPEN,
+    "vllm-limited": LIMITED | _by("auto"),
+    "provider-limited": LIMITED,
 }
 
 
@@ -81,7 +87,7 @@ def run(ways: list[str]) -> None:
         for way in ways:
             table.append([way, *_slice(Path(folder), way, len(sample))])
             say(", ".join(table[-1]))
-    print_rows(["", "valid", "cut", "in whitespace", "degenerate", "tokens a row", "seconds"], table)
+    print_rows(["", "valid", "cut", "in whitespace", "degenerate", "tokens a row"], table)
 
 
 def _slice(folder: Path, way: str, rows: int) -> list[str]:
@@ -116,7 +122,6 @@ def _slice(folder: Path, way: str, rows: int) -> list[str]:
     return [
         share(counts.succeeded), share(kinds.count("TruncatedAnswer")), share(in_whitespace),
         share(kinds.count("DegenerateAnswer")), f"{(report.tokens.output or 0) / rows:.1f}",
-        f"{report.seconds.inference:.0f}",
     ]  # fmt: skip
 
 

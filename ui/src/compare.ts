@@ -15,6 +15,7 @@ const COUNTS: [string, string][] = [
   ["quarantined", "Rows in quarantine"],
   ["invalid_output", "Invalid answers"],
   ["truncated", "Truncated answers"],
+  ["degenerate", "Degenerate answers"],
 ];
 
 /** A report names so many labels, the most frequent ones: of others nothing is known then. */

@@ -21,8 +21,9 @@ const BLUE = "#0072B2";
 const ORANGE = "#E69F00";
 const GREEN = "#009E73";
 const RED = "#D55E00";
+const PINK = "#CC79A7";
 /** Okabe and Ito's, and greys for what is rarest. */
-const PALETTE = [BLUE, ORANGE, GREEN, "#CC79A7", "#56B4E9", RED, "#b8a800", "#777777", "#aaaaaa", "#444444"];
+const PALETTE = [BLUE, ORANGE, GREEN, PINK, "#56B4E9", RED, "#b8a800", "#777777", "#aaaaaa", "#444444"];
 const LABELS = PALETTE.length - 1;
 
 /** Slices with figures of a run of their own, the oldest first. */
@@ -35,6 +36,9 @@ export function trendsOf(slices: SliceLine[], pricePerHour: number | null, curre
   const of = (read: (slice: SliceLine) => number | null | undefined) => slices.map((slice) => read(slice) ?? null);
   const share = (name: string) =>
     of((slice) => (slice.counts.planned ? (100 * (slice.counts[name] ?? 0)) / slice.counts.planned : null));
+  const degenerate = slices.some((slice) => slice.counts.degenerate)
+    ? [{ name: "Degenerate", color: PINK, values: share("degenerate") }]
+    : [];
   const trends: Trend[] = [
     { title: "Rows", unit: "rows", kind: "bar", series: [
       { name: "Answered", color: BLUE, values: of((s) => s.counts.succeeded) },
@@ -56,6 +60,7 @@ export function trendsOf(slices: SliceLine[], pricePerHour: number | null, curre
     { title: "Rows with problems", unit: "%", kind: "line", series: [
       { name: "In quarantine", color: ORANGE, values: share("quarantined") },
       { name: "Truncated", color: RED, values: share("truncated") },
+      ...degenerate,
     ] },
   ];
   if (slices.some((slice) => slice.gpu_seconds)) {

@@ -87,6 +87,15 @@ describe("trends", () => {
     expect(series("Rows")).toEqual([[100, 190], [0, 10]]);
     expect(series("Rows with problems")?.[0]).toEqual([0, 5]);
   });
+  it("show answers that repeated themselves where there are any", () => {
+    const names = (degenerate: number) => {
+      const line = slice("a", { counts: { ...counts(100, 4), degenerate } });
+      const [trend] = trendsOf([line], null, "EUR").filter(({ title }) => title === "Rows with problems");
+      return trend?.series.map(({ name, values }) => [name, ...values]);
+    };
+    expect(names(0)).toEqual([["In quarantine", 4], ["Truncated", 0]]);
+    expect(names(3)).toEqual([["In quarantine", 4], ["Truncated", 0], ["Degenerate", 3]]);
+  });
   it("show costs where a price is set", () => {
     expect(series("Cost of GPUs")).toBeUndefined();
     expect(series("Cost of GPUs", 2)).toEqual([[1, 2]]);
@@ -122,6 +131,14 @@ describe("side by side", () => {
     ]);
     expect(changes[2]?.before).toBe(0);
     expect(changes[2]?.after).toBeCloseTo(31.3, 1);
+  });
+  it("counts answers that were cut, and those that repeated themselves, where there are any", () => {
+    const cut = (truncated: number, degenerate: number): { counts: Record<string, number>; labels: null } => {
+      return { counts: { ...counts(100, 5), truncated, degenerate }, labels: null };
+    };
+    const names = (degenerate: number) => compareVersions(cut(1, 0), cut(2, degenerate)).map(({ name }) => name);
+    expect(names(0)).toEqual(["Answered rows", "Rows in quarantine", "Truncated answers"]);
+    expect(names(4)).toEqual(["Answered rows", "Rows in quarantine", "Truncated answers", "Degenerate answers"]);
   });
   it("knows nothing of labels that were not counted, or that a report leaves out", () => {
     const many = Object.fromEntries(Array.from({ length: 50 }, (_, i) => [`label ${i}`, 50 - i]));

@@ -12,9 +12,9 @@ from airflow_provider_raydatallm.processor.store.versions import Version
 
 #: Of a report, what people compare, by where it stands.
 _FIGURES = (
-    "counts.planned", "counts.succeeded", "counts.quarantined", "counts.truncated", "tokens.input",
-    "tokens.output", "throughput.rows_per_s", "throughput.tokens_per_s_per_gpu", "utilisation.gpu_mean",
-    "seconds.engine_start", "seconds.inference", "seconds.publish",
+    "counts.planned", "counts.succeeded", "counts.quarantined", "counts.truncated", "counts.degenerate",
+    "tokens.input", "tokens.output", "throughput.rows_per_s", "throughput.tokens_per_s_per_gpu",
+    "utilisation.gpu_mean", "seconds.engine_start", "seconds.inference", "seconds.publish",
 )  # fmt: skip
 
 

@@ -271,6 +271,7 @@ function Result({ line, settings, stored }: { line: SliceLine; settings: Setting
       <Figures>
         <Figure more={shareOf(quarantined, planned)} name="In quarantine" value={count(quarantined)} />
         <Figure more={shareOf(counts.truncated, planned)} name="Truncated" value={count(counts.truncated)} />
+        {counts.degenerate ? <Figure more={shareOf(counts.degenerate, planned)} name="Degenerate" value={count(counts.degenerate)} /> : null}
         <Figure more={shareOf(counts.invalid_output, planned)} name="Invalid answers" value={count(counts.invalid_output)} />
         <Figure more="kept from earlier attempts" name="Resumed" value={count(counts.resumed)} />
         <Figure more="asked once" name="Repeated requests" value={count(counts.deduplicated)} />

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from vllm.sampling_params import SamplingParams
+from vllm.sampling_params import RepetitionDetectionParams, SamplingParams
+from vllm.v1.core.sched.utils import check_sequence_repetition
 
 from airflow_provider_raydatallm.processor.engines.vllm.worker.json_grammar import REPETITION, bound
 from airflow_provider_raydatallm.processor.engines.vllm.worker.worker import _parse_request
@@ -69,6 +70,17 @@ def test_schema_that_names_no_bound_is_left_as_it_is() -> None:
     assert bound({}, shape) is shape
 
 
+@pytest.mark.parametrize(
+    ("piece", "times", "ends"),
+    [(1, 150, True), (2, 75, True), (3, 50, True), (4, 40, True), (8, 20, True), (12, 13, True),
+     (2, 60, False), (4, 31, False), (12, 10, False), (24, 5, False)],
+)  # fmt: skip
+def test_few_tokens_over_and_over_end_an_answer(piece: int, times: int, ends: bool) -> None:
+    """A number for each day of a month does not."""
+    tokens = [*range(100, 140), *[*range(piece)] * times]
+    assert check_sequence_repetition(tokens, RepetitionDetectionParams(**REPETITION)) is ends
+
+
 @pytest.mark.parametrize("part", [
     {"type": "string"}, {"type": "string", "maxLength": 500}, {"type": "array", "items": {"type": "number"}},
 ])  # fmt: skip
@@ -78,7 +90,7 @@ def test_repetition_ends_an_answer(part: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize("part", [
     {"const": " " * 60}, {"enum": ["a", "=" * 60]}, {"type": "string", "minLength": 60},
-    {"type": "string", "pattern": "^a{60}$"}, {"type": "array", "items": {"type": "number"}, "minItems": 60},
+    {"type": "string", "pattern": "^a{60}$"}, {"type": "array", "items": {"type": "number"}, "minItems": 8},
 ])  # fmt: skip
 def test_schema_may_demand_repetition(part: Mapping[str, Any]) -> None:
     assert _params(part).repetition_detection is None

@@ -182,6 +182,12 @@ class Quality(TypedDict, total=False):
 class Publish(TypedDict, total=False):
     """How the slice is published.
 
+    :param details: columns of each row beside its answer, named `<output_column>_<detail>`: `finish_reason`,
+        `input_tokens`, `output_tokens`, `cached_tokens` (found in the engine's prefix cache),
+        `reasoning_tokens`, `seconds` (in the engine), `attempts`, and whether the row was `repaired`
+        (answered after an invalid answer), `truncated`, `degenerate` (it repeated itself), `shortened` (its
+        prompt was), `deduplicated` (has the answer to an identical request) or `cached` (answered from
+        `engine.cache`). Null is what is not known. The files' metadata then has model and fingerprint.
     :param max_file_bytes: approximate size above which it is published as several files. Default: 1 GiB.
     :param file_per_input: publish one file per input file instead.
     :param keep_versions: how many replaced versions stay readable and can be restored. Default: 1.
@@ -192,6 +198,7 @@ class Publish(TypedDict, total=False):
     :param quarantine_path: table of the rows that failed. Default: `<table>.quarantine/`.
     """
 
+    details: list[str] | XComArg
     max_file_bytes: int | Later
     file_per_input: bool | Later
     keep_versions: int | Later

@@ -77,6 +77,9 @@ ANSWER_FIELDS = [
 #: Counters of answered rows, as fragments hold them; they are not published.
 COUNT_FIELDS = [pa.field(f"__{c.name}", pa.int64()) for c in COUNTERS]
 
+#: What fragments hold of answered rows beside their counts, for `publish.details`.
+DETAIL_FIELDS = [pa.field("__finish_reason", pa.string()), pa.field("__engine_seconds", pa.float64())]
+
 #: Of an attempt that failed: an invalid answer, with what is wrong with it; and what any answer took. Null
 #: for a row that did not reach the engine.
 SAID_FIELDS = [pa.field("answer", pa.string()), pa.field("problem", pa.string())]

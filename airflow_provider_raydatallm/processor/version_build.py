@@ -45,6 +45,7 @@ from airflow_provider_raydatallm.processor.publish.quarantine_limits import (
     check_quarantine,
     exceeded_limit,
 )
+from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
 from airflow_provider_raydatallm.processor.publish.stage import Staging
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
@@ -132,6 +133,7 @@ class VersionBuild:
         :raises SliceError: when what would be published has a column that Parquet cannot hold, or others than
             the table.
         """
+        fields = [*fields, *detail_columns(self.job)]
         check_columns(self.job, self.plan, fields)
         if self.job.publish.on_schema_change == "fail":
             self.table.check(
@@ -140,6 +142,7 @@ class VersionBuild:
 
     def agree_on_columns(self, fields: Sequence[pa.Field]) -> None:
         """Proposes the slice's columns for the table, with the types that it has by now."""
+        fields = [*fields, *detail_columns(self.job)]
         now = TableColumns.read(self.table.store, self.table)
         known = now.inputs(self.job.slice_key)
         if known != self.table.inputs(self.job.slice_key):
@@ -465,7 +468,10 @@ class _Run:
             fields = fragment_fields(build.checkpoint.store, build.checkpoint.folder, state.ledger.rows)
         # Without an answer: readers of the table expect the same columns in all of its files.
         if not fields:
-            fields = with_known_size(build.job, build.known_fields) or build.table.answer_fields
+            details = {column.name for column in detail_columns(build.job)}
+            fields = with_known_size(build.job, build.known_fields) or [
+                field for field in build.table.answer_fields if field.name not in details
+            ]
         fields = with_known_types(build.job, fields, build.table.answers)
         build.agree_on_columns(fields)
         return Staging(

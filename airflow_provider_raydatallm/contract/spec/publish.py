@@ -10,10 +10,27 @@ from airflow_provider_raydatallm.contract.addresses import check_address
 from airflow_provider_raydatallm.contract.base import FOLDER, Group
 from airflow_provider_raydatallm.contract.spec.field import Affects, leaf
 
+#: What is known of an answered row beside its answer.
+Detail = Literal[
+    "finish_reason", "input_tokens", "output_tokens", "cached_tokens", "reasoning_tokens", "seconds",
+    "attempts", "repaired", "truncated", "degenerate", "shortened", "deduplicated", "cached",
+]  # fmt: skip
+
 
 class Publish(Group):
     """How the slice is published."""
 
+    details: tuple[Detail, ...] = leaf(
+        (),
+        affects=Affects.PUBLISHED,
+        doc="columns of each row beside its answer, named `<output_column>_<detail>`: `finish_reason`, "
+        "`input_tokens`, `output_tokens`, `cached_tokens` (found in the engine's prefix cache), "
+        "`reasoning_tokens`, `seconds` (in the engine), `attempts`, and whether the row was `repaired` "
+        "(answered after an invalid answer), `truncated`, `degenerate` (it repeated itself), `shortened` "
+        "(its prompt was), `deduplicated` (has the answer to an identical request) or `cached` (answered "
+        "from `engine.cache`). Null is what is not known. The files' metadata then has model and "
+        "fingerprint.",
+    )
     max_file_bytes: int = leaf(
         1 << 30,
         affects=Affects.NOTHING,

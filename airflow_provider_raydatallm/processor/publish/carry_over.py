@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.contract.result.counters import counters_of
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import COUNT_FIELDS, ERROR_FIELDS, ROW_ID_FIELDS
 from airflow_provider_raydatallm.processor.input.plan import Plan, Unit
+from airflow_provider_raydatallm.processor.publish.row_details import carried_over
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.agreed_columns import AgreedColumns
@@ -140,7 +141,7 @@ def _published_rows(
             parquet = pq.ParquetFile(f)
             columns = [n for n in parquet.schema_arrow.names if n not in old_plan.columns]
             for batch in parquet.iter_batches(FRAGMENT_ROWS, columns=columns):
-                table = pa.Table.from_batches([batch])
+                table = carried_over(pa.Table.from_batches([batch]))
                 units, offsets = row_ids.next(table.num_rows)
                 table = table.append_column("__unit", pa.array(units, pa.int32()))
                 table = table.append_column("__offset", pa.array(offsets, pa.int64()))

@@ -10,7 +10,7 @@ import collections
 import hashlib
 import tempfile
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -39,6 +39,7 @@ from airflow_provider_raydatallm.processor.columns import (
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.publishable import as_published
 from airflow_provider_raydatallm.processor.input.types.convert import empty_table
+from airflow_provider_raydatallm.processor.publish.row_details import RowDetails
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
 from airflow_provider_raydatallm.processor.publish.value_counts import count_labels, count_reasons
 from airflow_provider_raydatallm.processor.storage.store import Store
@@ -104,6 +105,9 @@ class PartPlan:
     input: str | None = None
     #: The column whose values are counted.
     labels: str | None = None
+    details: RowDetails = RowDetails(())
+    #: Of the file: what its readers may want to know.
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -122,7 +126,7 @@ def stage_part(part: PartPlan) -> Part:
     :raises CorruptFileError: naming a damaged fragment.
     """
     plan, store = part.plan, Store(part.url)
-    schema = pa.schema([*plan.schema, *part.fields])
+    schema = pa.schema([*plan.schema, *part.fields, *part.details.columns], part.metadata or None)
     quarantine_schema = pa.schema([*QUARANTINE_FIELDS, *plan.schema])
     with tempfile.TemporaryDirectory(prefix="ray-llm-publish-") as scratch:
         data, quarantine = Path(scratch, "data.parquet"), Path(scratch, "quarantine.parquet")
@@ -158,7 +162,7 @@ def _join_answers(
     answers, attempts = (
         FragmentReader(store, part.folder, pieces, ids, fields)
         for pieces, fields in (
-            (part.answered, [*part.fields, *COUNT_FIELDS]),
+            (part.answered, [*part.fields, *COUNT_FIELDS, *part.details.fields]),
             (part.failed, [*ERROR_FIELDS, *SPENT_FIELDS]),
         )
     )
@@ -177,6 +181,7 @@ def _join_answers(
             )
         inputs = table if not len(failed_at) else _take(table, positions, answered_at)
         columns = [*inputs.columns, *answered.columns[: len(part.fields)]]
+        columns += part.details.of(answered, answered_at, attempted_at, failed_attempts)
         failed_inputs = _take(table, positions, failed_at)
         yield (
             pa.Table.from_arrays(columns, schema=schema),

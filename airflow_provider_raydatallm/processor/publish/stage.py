@@ -29,6 +29,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.answer_columns import undecided_as_null
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
+from airflow_provider_raydatallm.processor.publish.row_details import RowDetails, detail_columns
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.publish.value_counts import label_column
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
@@ -62,7 +63,7 @@ class Staging:
     :param base: the version that it follows, if any that can be read.
     :param follows: its number; 0 for none.
     :param ledger: each row's answer or failure is in its fragments.
-    :param fields: the published columns of the answers.
+    :param fields: the published columns of the answers, without `publish.details`.
     :param table: the table's columns, as this version has them.
     """
 
@@ -90,7 +91,7 @@ class Staging:
         :raises LeaseLostError: when another run holds the slice now.
         :raises NumberTakenError: when its number is used up, and it is to wait or its files cannot be put.
         """
-        check_columns(self.job, self.plan, self.fields)
+        check_columns(self.job, self.plan, self._columns)
         self.lease.check()
         name = f"{self.number:06}-{uuid.uuid4().hex[:8]}"
         try:
@@ -106,6 +107,11 @@ class Staging:
             remove_document(self.folders.metadata, name)
             raise self._number_taken()
         return version
+
+    @property
+    def _columns(self) -> list[pa.Field]:
+        """All that are published beside the input's."""
+        return [*self.fields, *detail_columns(self.job)]
 
     def _is_number_taken(self) -> bool:
         return Commits.list(self.folders.metadata).highest >= self.number
@@ -173,7 +179,7 @@ class Staging:
             table=self.folders.table.url,
             follows=self.follows,
             columns=own_columns(
-                self.plan.schema, undecided_as_null(self.job, self.fields, self.table.answers)
+                self.plan.schema, undecided_as_null(self.job, self._columns, self.table.answers)
             ),
             keep_days=keep_days,
             other_keys=self.job.other_slice_keys,
@@ -202,6 +208,8 @@ class Staging:
                 count=len(groups),
                 input=units[group[0]].file.path if self.job.publish.file_per_input and group else None,
                 labels=label_column(self.job),
+                details=RowDetails(detail_columns(self.job)),
+                metadata=_known_of_file(self.job),
             )
 
     def _groups(self) -> list[list[int]]:
@@ -221,6 +229,13 @@ class Staging:
             by_file.setdefault(unit.file.path, []).append(index)
         groups = [group for file in by_file.values() for group in _split(file, sizes, _MAX_FILE_BYTES)]
         return groups or [[]]
+
+
+def _known_of_file(job: SliceJob) -> dict[str, str]:
+    """What the metadata of published files says, where the job asks for details."""
+    if not job.publish.details:
+        return {}
+    return {"ray_llm.model": job.model_source, "ray_llm.fingerprint": fingerprint(job)}
 
 
 def _count_and_hash(names: Iterable[str]) -> dict[str, object]:

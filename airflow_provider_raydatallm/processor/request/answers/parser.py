@@ -14,6 +14,7 @@ from airflow_provider_raydatallm.contract.result.row_errors import PROMPT_TOO_LO
 from airflow_provider_raydatallm.processor.columns import (
     COUNT_FIELDS,
     CUT_BY,
+    DETAIL_FIELDS,
     FAILED_FIELDS,
     ROW_ID_FIELDS,
     SAID_FIELDS,
@@ -86,7 +87,7 @@ class AnswerParser(ABC):
         rows = rows.append_column("uncounted", is_uncounted)
         for finish_reason, name in _COUNTED.items():
             rows = rows.append_column(name, self._ended_by(rows, finish_reason))
-        for field in COUNT_FIELDS:
+        for field in [*COUNT_FIELDS, *DETAIL_FIELDS]:
             table[field.name] = rows.column(field.name.removeprefix("__")).cast(field.type)
         return pa.table(table), _failed_attempts(answers, failures + parsed.failures, parsed.problems)
 

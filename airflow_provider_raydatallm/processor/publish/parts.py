@@ -105,7 +105,8 @@ class PartPlan:
     input: str | None = None
     #: The column whose values are counted.
     labels: str | None = None
-    details: RowDetails = RowDetails(())
+    #: Columns of `publish.details`.
+    details: Sequence[pa.Field] = ()
     #: Of the file: what its readers may want to know.
     metadata: Mapping[str, str] = field(default_factory=dict)
 
@@ -126,7 +127,7 @@ def stage_part(part: PartPlan) -> Part:
     :raises CorruptFileError: naming a damaged fragment.
     """
     plan, store = part.plan, Store(part.url)
-    schema = pa.schema([*plan.schema, *part.fields, *part.details.columns], part.metadata or None)
+    schema = pa.schema([*plan.schema, *part.fields, *part.details], part.metadata or None)
     quarantine_schema = pa.schema([*QUARANTINE_FIELDS, *plan.schema])
     with tempfile.TemporaryDirectory(prefix="ray-llm-publish-") as scratch:
         data, quarantine = Path(scratch, "data.parquet"), Path(scratch, "quarantine.parquet")
@@ -158,11 +159,12 @@ def _join_answers(
     part: PartPlan, store: Store, schema: pa.Schema, quarantine_schema: pa.Schema
 ) -> Iterator[tuple[pa.Table, pa.Table, Totals]]:
     plan = part.plan
+    details = RowDetails(part.details)
     ids = {unit.id: i for i, unit in enumerate(plan.units)}
     answers, attempts = (
         FragmentReader(store, part.folder, pieces, ids, fields)
         for pieces, fields in (
-            (part.answered, [*part.fields, *COUNT_FIELDS, *part.details.fields]),
+            (part.answered, [*part.fields, *COUNT_FIELDS, *details.fields]),
             (part.failed, [*ERROR_FIELDS, *SPENT_FIELDS]),
         )
     )
@@ -181,7 +183,7 @@ def _join_answers(
             )
         inputs = table if not len(failed_at) else _take(table, positions, answered_at)
         columns = [*inputs.columns, *answered.columns[: len(part.fields)]]
-        columns += part.details.of(answered, answered_at, attempted_at, failed_attempts)
+        columns += details.of(answered, answered_at, attempted_at, failed_attempts)
         failed_inputs = _take(table, positions, failed_at)
         yield (
             pa.Table.from_arrays(columns, schema=schema),

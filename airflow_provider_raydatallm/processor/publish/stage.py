@@ -29,7 +29,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.answer_columns import undecided_as_null
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
-from airflow_provider_raydatallm.processor.publish.row_details import RowDetails, detail_columns
+from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.publish.value_counts import label_column
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
@@ -208,7 +208,7 @@ class Staging:
                 count=len(groups),
                 input=units[group[0]].file.path if self.job.publish.file_per_input and group else None,
                 labels=label_column(self.job),
-                details=RowDetails(detail_columns(self.job)),
+                details=detail_columns(self.job),
                 metadata=_known_of_file(self.job),
             )
 

@@ -16,6 +16,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import OpenFeeder
 from airflow_provider_raydatallm.processor.inference.fragment_writers import OwnWriter, WriterActor
 from airflow_provider_raydatallm.processor.inference.pipeline import RequestStage, WriterSink
+from airflow_provider_raydatallm.processor.ray_runtime.actor_deaths import is_death
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import wait_for_refs
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
@@ -87,7 +88,7 @@ def run_in_slice_process(
     :raises SliceError: when it dies again and again.
     """
     import ray
-    from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError
+    from ray.exceptions import ActorUnavailableError
 
     run, deaths = process.run.options(max_task_retries=0), 0
     while len(missing):
@@ -96,7 +97,9 @@ def run_in_slice_process(
         try:
             ray.get(answered)
             return
-        except (RayActorError, OutOfMemoryError) as e:  # the latter: Ray ended it to free memory
+        except Exception as e:
+            if not is_death(e):
+                raise
             if isinstance(e, ActorUnavailableError):  # it may go on with these rows
                 ray.kill(process, no_restart=False)
             # Calls that are not retried fail at once while it starts again.

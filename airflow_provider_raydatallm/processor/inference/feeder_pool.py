@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, OpenFeeder
+from airflow_provider_raydatallm.processor.inference.death_error import death_error
 from airflow_provider_raydatallm.processor.ray_runtime.actor_deaths import is_death
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import wait_for_refs
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
@@ -167,4 +168,8 @@ class FeederPool:
         if not feeder.is_ready:
             self._failed_starts += 1
             if self._failed_starts >= _MOST_FAILED_STARTS:
-                raise error
+                raise death_error(
+                    f"{self._failed_starts} feeders in a row died while they started",
+                    error,
+                    kind="engine",
+                ) from error

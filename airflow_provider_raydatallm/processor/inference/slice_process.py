@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import OpenFeeder
+from airflow_provider_raydatallm.processor.inference.death_error import ROW_ADVICE, death_error
 from airflow_provider_raydatallm.processor.inference.fragment_writers import OwnWriter, WriterActor
 from airflow_provider_raydatallm.processor.inference.pipeline import RequestStage, WriterSink
 from airflow_provider_raydatallm.processor.ray_runtime.actor_deaths import is_death
@@ -79,6 +80,7 @@ def run_in_slice_process(
     process: ActorHandle[Any],
     missing: MissingRows,
     still_missing: Callable[[], MissingRows],
+    place_of_first: Callable[[MissingRows], Place],
     *arguments: Any,
 ) -> None:
     """Answers the missing rows there.
@@ -107,6 +109,11 @@ def run_in_slice_process(
             before, missing = missing.rows, still_missing()
             deaths = deaths + 1 if missing.rows == before else 1
             if deaths >= _MOST_DEATHS:
-                raise SliceError(
-                    f"the slice's process died {deaths} times without a finished row: {e}", kind="transient"
+                raise death_error(
+                    f"the slice's process died {deaths} times without a finished row, and "
+                    f"{missing.rows:,} are missing",
+                    e,
+                    kind="transient",
+                    place=place_of_first(missing),
+                    advice=ROW_ADVICE,
                 ) from e

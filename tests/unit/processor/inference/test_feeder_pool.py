@@ -5,9 +5,15 @@ from typing import Any
 
 import pytest
 import ray
+from ray import ActorID
 from ray.exceptions import ActorDiedError, OutOfMemoryError, RayTaskError
 
-from airflow_provider_raydatallm.processor.inference.feeder_pool import FeederPool, _Feeder
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.inference.feeder_pool import (
+    _MOST_FAILED_STARTS,
+    FeederPool,
+    _Feeder,
+)
 from tests.support.slice_jobs import slice_job
 
 
@@ -54,3 +60,32 @@ def test_a_feeder_that_raises_that_its_writer_died_is_not_buried(pool: Pool, err
     with pytest.raises(RayTaskError):
         pool._check()
     assert (pool.death, pool._feeders, pool.killed) == (None, [feeder], [])
+
+
+def test_feeders_that_die_again_and_again_while_they_start_end_the_run_with_advice(pool: Pool) -> None:
+    pool.error = OutOfMemoryError("Task was killed due to the node running low on memory.")
+    for _ in range(_MOST_FAILED_STARTS - 1):
+        pool.add(is_ready=False)
+        pool._check()
+    pool.add(is_ready=False)
+    with pytest.raises(SliceError, match="4 feeders in a row died while they started: OutOfMemoryError") as e:
+        pool._check()
+    assert e.value.kind == "engine"
+    assert e.value.failure.advice[0].startswith("The node ran out of memory")
+
+
+def test_deaths_after_the_start_are_no_failed_starts(pool: Pool) -> None:
+    for _ in range(2 * _MOST_FAILED_STARTS):
+        pool.add(is_ready=True)
+        pool._check()
+    assert pool._feeders == []
+
+
+def test_feeder_whose_constructor_raises_ends_the_run_with_that(pool: Pool) -> None:
+    raised = RayTaskError(
+        "FeederProcess.__init__", "no tokenizer", ValueError(), actor_id=ActorID.nil().hex()
+    )
+    pool.error = ActorDiedError(raised)
+    pool.add(is_ready=False)
+    with pytest.raises(ActorDiedError, match="no tokenizer"):
+        pool._check()

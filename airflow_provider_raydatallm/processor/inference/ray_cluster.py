@@ -297,7 +297,7 @@ def _answer_until_none_is_lost(run: InferenceRun, writers: FragmentWriters) -> N
         rounds = rounds + 1 if missing.rows == before else 1
         if rounds >= _MOST_LOST_ROUNDS:
             raise death_error(
-                f"feeders died in {rounds} rounds without a finished row, and {missing.rows:,} are missing",
+                f"feeders died in {rounds} rounds without a finished row (missing: {missing.rows:,})",
                 death,
                 kind="transient",
                 place=run.place_of_first(missing),
@@ -305,7 +305,7 @@ def _answer_until_none_is_lost(run: InferenceRun, writers: FragmentWriters) -> N
             ) from death
         if len(missing):
             why = root_error(death).sentence
-            logger.warning("a feeder died; %d rows are missing, and are answered now: %s", missing.rows, why)
+            logger.warning("a feeder died, and its rows are answered again (%d): %s", missing.rows, why)
 
 
 def _sample_lengths(inference: InferencePlan, missing: MissingRows) -> TokenLengthSample:

@@ -110,8 +110,8 @@ def run_in_slice_process(
             deaths = deaths + 1 if missing.rows == before else 1
             if deaths >= _MOST_DEATHS:
                 raise death_error(
-                    f"the slice's process died {deaths} times without a finished row, and "
-                    f"{missing.rows:,} are missing",
+                    f"the slice's process died {deaths} times without a finished row "
+                    f"(missing: {missing.rows:,})",
                     e,
                     kind="transient",
                     place=place_of_first(missing),

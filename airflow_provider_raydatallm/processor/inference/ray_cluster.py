@@ -220,7 +220,10 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
         return "; ".join(filter(None, (writers.describe_silent(), describe_waiting())))
 
     stall = StallWatch(run.missing.rows, inference.job.limits.stall, engine.is_starting, describe)
-    dying = DyingWorkers(actors_of_job, worker_exit)
+    # Deaths of the slice's process are counted where it is started again (`slice_process`).
+    dying = DyingWorkers(
+        lambda: [actor for actor in actors_of_job() if actor.name != SliceProcess.__name__], worker_exit
+    )
     was_answered = False
 
     def check() -> None:

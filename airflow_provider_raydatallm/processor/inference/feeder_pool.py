@@ -17,6 +17,8 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import AnswerSink, OpenFeeder
+from airflow_provider_raydatallm.processor.inference.death_error import death_error
+from airflow_provider_raydatallm.processor.ray_runtime.actor_deaths import is_death
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import wait_for_refs
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
@@ -141,15 +143,14 @@ class FeederPool:
     def _check(self) -> None:
         """Notices which feeders are ready, which took their blocks, and which died."""
         import ray
-        from ray.exceptions import OutOfMemoryError, RayActorError
 
         for feeder in list(self._feeders):
             refs = feeder.calls if feeder.is_ready else [feeder.start]
             done, left = ray.wait(refs, num_returns=len(refs), timeout=0) if refs else ([], [])
             try:
                 ray.get(done)
-            except (RayActorError, OutOfMemoryError) as e:  # the latter: Ray ended it to free memory
-                if _START_RAISED in str(e):
+            except Exception as e:
+                if not is_death(e) or _START_RAISED in str(e):
                     raise
                 self._bury(feeder, e)
                 continue
@@ -167,4 +168,8 @@ class FeederPool:
         if not feeder.is_ready:
             self._failed_starts += 1
             if self._failed_starts >= _MOST_FAILED_STARTS:
-                raise error
+                raise death_error(
+                    f"{self._failed_starts} feeders in a row died while they started",
+                    error,
+                    kind="engine",
+                ) from error

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import (
@@ -20,6 +21,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import 
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.inference import pipeline
 from airflow_provider_raydatallm.processor.inference.admission import QueueSlot, admit
+from airflow_provider_raydatallm.processor.inference.death_error import ROW_ADVICE, death_error
 from airflow_provider_raydatallm.processor.inference.dying_workers import DyingWorkers
 from airflow_provider_raydatallm.processor.inference.fragment_writers import FragmentWriters
 from airflow_provider_raydatallm.processor.inference.size_watch import SizeWatch
@@ -92,6 +94,11 @@ class InferenceRun:
     on_wait: Callable[[dict[str, Any]], None]
     limit_raised: bool = False
     feedback: Feedback | None = None
+
+    def place_of_first(self, rows: MissingRows) -> Place:
+        unit, spans = rows[0]
+        plan = self.inference.plan
+        return plan.place_in(plan.units[unit], int(spans[0, 0]))
 
     @property
     def parser(self) -> AnswerParser:
@@ -213,7 +220,10 @@ def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdat
         return "; ".join(filter(None, (writers.describe_silent(), describe_waiting())))
 
     stall = StallWatch(run.missing.rows, inference.job.limits.stall, engine.is_starting, describe)
-    dying = DyingWorkers(workers_of_job, worker_exit)
+    # Deaths of the slice's process are counted where it is started again (`slice_process`).
+    dying = DyingWorkers(
+        lambda: [worker for worker in workers_of_job() if worker.name != SliceProcess.__name__], worker_exit
+    )
     was_answered = False
 
     def check() -> None:
@@ -264,6 +274,7 @@ def _answer_rows(run: InferenceRun, writers: FragmentWriters) -> None:
         writers.slice_process,
         run.missing,
         run.still_missing,
+        run.place_of_first,
         job,
         run.reader,
         open_feeder,
@@ -286,12 +297,18 @@ def _answer_until_none_is_lost(run: InferenceRun, writers: FragmentWriters) -> N
             return
         writers.flush()
         before, missing = missing.rows, run.still_missing()
-        logger.warning("a feeder died; %d rows are missing, and are answered now: %s", missing.rows, death)
         rounds = rounds + 1 if missing.rows == before else 1
         if rounds >= _MOST_LOST_ROUNDS:
-            raise SliceError(
-                f"feeders died in {rounds} rounds without a finished row: {death}", kind="transient"
+            raise death_error(
+                f"feeders died in {rounds} rounds without a finished row (missing: {missing.rows:,})",
+                death,
+                kind="transient",
+                place=run.place_of_first(missing),
+                advice=ROW_ADVICE,
             ) from death
+        if len(missing):
+            why = root_error(death).sentence
+            logger.warning("a feeder died, and its rows are answered again (%d): %s", missing.rows, why)
 
 
 def _sample_lengths(inference: InferencePlan, missing: MissingRows) -> TokenLengthSample:

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import OpenFeeder
+from airflow_provider_raydatallm.processor.inference.death_error import ROW_ADVICE, death_error
 from airflow_provider_raydatallm.processor.inference.fragment_writers import OwnWriter, WriterActor
 from airflow_provider_raydatallm.processor.inference.pipeline import RequestStage, WriterSink
+from airflow_provider_raydatallm.processor.ray_runtime.actor_deaths import is_death
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import wait_for_refs
 from airflow_provider_raydatallm.processor.ray_runtime.slice_log import start_log
 from airflow_provider_raydatallm.processor.ray_runtime.slow_imports import keep_pandas_from_pyarrow
@@ -78,6 +80,7 @@ def run_in_slice_process(
     process: ActorHandle[Any],
     missing: MissingRows,
     still_missing: Callable[[], MissingRows],
+    place_of_first: Callable[[MissingRows], Place],
     *arguments: Any,
 ) -> None:
     """Answers the missing rows there.
@@ -87,7 +90,7 @@ def run_in_slice_process(
     :raises SliceError: when it dies again and again.
     """
     import ray
-    from ray.exceptions import ActorUnavailableError, OutOfMemoryError, RayActorError
+    from ray.exceptions import ActorUnavailableError
 
     run, deaths = process.run.options(max_task_retries=0), 0
     while len(missing):
@@ -96,7 +99,9 @@ def run_in_slice_process(
         try:
             ray.get(answered)
             return
-        except (RayActorError, OutOfMemoryError) as e:  # the latter: Ray ended it to free memory
+        except Exception as e:
+            if not is_death(e):
+                raise
             if isinstance(e, ActorUnavailableError):  # it may go on with these rows
                 ray.kill(process, no_restart=False)
             # Calls that are not retried fail at once while it starts again.
@@ -104,6 +109,11 @@ def run_in_slice_process(
             before, missing = missing.rows, still_missing()
             deaths = deaths + 1 if missing.rows == before else 1
             if deaths >= _MOST_DEATHS:
-                raise SliceError(
-                    f"the slice's process died {deaths} times without a finished row: {e}", kind="transient"
+                raise death_error(
+                    f"the slice's process died {deaths} times without a finished row "
+                    f"(missing: {missing.rows:,})",
+                    e,
+                    kind="transient",
+                    place=place_of_first(missing),
+                    advice=ROW_ADVICE,
                 ) from e

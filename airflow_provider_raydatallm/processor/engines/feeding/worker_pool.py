@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.processor.ray_runtime.actor_deaths import is_death
 from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import ClusterStore
 
 if TYPE_CHECKING:
@@ -135,12 +136,13 @@ class OwnWorker:
 
     def generate(self, rows: pa.Table) -> Iterator[pa.Table]:
         import ray
-        from ray.exceptions import OutOfMemoryError, RayActorError
 
         try:
             for group in self._handle.generate.options(num_returns="streaming").remote(rows, self._feeder):
                 yield add_worker_name(ray.get(group), self.name)
-        except (RayActorError, OutOfMemoryError) as e:  # the latter: Ray ended it to free memory
+        except Exception as e:
+            if not is_death(e):
+                raise
             self.is_dead = True
             raise WorkerDiedError.of(e) from e
 

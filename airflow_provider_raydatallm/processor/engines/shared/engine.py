@@ -24,6 +24,7 @@ from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.replica import MODEL_TOKEN, SharedVllmReplica
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
+from airflow_provider_raydatallm.processor.ray_runtime.actor_deaths import is_death
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import Poll
 from airflow_provider_raydatallm.processor.ray_runtime.bytecode import BYTECODE_VARIABLES
 from airflow_provider_raydatallm.processor.ray_runtime.marks import Mark
@@ -272,15 +273,15 @@ class SharedWorkerPool:
         return [self]  # calls wait at Serve
 
     def generate(self, rows: pa.Table) -> Iterator[pa.Table]:
-        from ray.exceptions import OutOfMemoryError, RayActorError
-
         try:
             # A stream of its own: which worker has the earlier calls is unknown.
             yield from self._generate.remote(
                 rows, f"{self._user} {self._feeder} {next(self._calls)}", self._user
             )
-        except (RayActorError, OutOfMemoryError) as e:  # Serve starts another
-            raise WorkerDiedError.of(e) from e
+        except Exception as e:
+            if not is_death(e):
+                raise
+            raise WorkerDiedError.of(e) from e  # Serve starts another
 
     def cancel(self, rows: Sequence[int]) -> None:
         """Nothing: calls cannot be told apart. Rows are asked again only when their worker ended."""

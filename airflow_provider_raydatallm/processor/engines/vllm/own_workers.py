@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
 from airflow_provider_raydatallm.processor.engines.vllm.repetition import RepetitionSample
 from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import ClusterStore
+from airflow_provider_raydatallm.processor.root_error import root_error
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -159,9 +160,12 @@ class _Worker:
         self._deaths += 1
         self.error = error
         if was_ready:
+            failure = root_error(error)  # of memory, its log holds nothing
             self.error = EngineGivenUpError(
-                f"an engine worker died {self._deaths} time(s) in a row, and no other is left",
+                f"an engine worker died {self._deaths} time(s) in a row, and no other is left: "
+                f"{failure.sentence}",
                 kind="engine",
+                advice=failure.advice,
                 place=Place(worker=self._name),
                 log=self._process,
             )

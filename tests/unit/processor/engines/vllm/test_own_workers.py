@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from ray.exceptions import OutOfMemoryError
 
 from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTARTS, _Worker
 
@@ -32,6 +33,19 @@ def test_worker_is_started_again_after_longer_and_longer_pauses_and_given_up_at_
     die(made)
     assert made.is_given_up
     assert "died 4 time(s) in a row" in str(made.error)
+
+
+def test_worker_that_ray_ended_for_want_of_memory_is_given_up_with_that() -> None:
+    made = worker([])
+    made._ready_at = time.monotonic()
+    made._die(
+        OutOfMemoryError("9 worker(s) were killed due to the node running low on memory.\nMemory on ...")
+    )
+    failure = made.error.failure
+    assert failure.sentence.endswith(
+        "no other is left: OutOfMemoryError: 9 worker(s) were killed due to the node running low on memory"
+    )
+    assert failure.advice[0].startswith("The node ran out of memory")
 
 
 def test_ten_minutes_of_life_begin_a_new_row_of_deaths() -> None:

@@ -57,9 +57,8 @@ _SAID_FIELDS = [
     pa.field("texts", pa.list_(pa.struct(TEXT_FIELDS))),
 ]
 
-_COUNTER_FIELDS = {
-    c.name: pa.field(c.name, {"int": pa.int64(), "bool": pa.bool_()}[c.type]) for c in COUNTERS
-}
+#: The column of each counter, by its name.
+COUNTER_FIELDS = {c.name: pa.field(c.name, {"int": pa.int64(), "bool": pa.bool_()}[c.type]) for c in COUNTERS}
 _TIME_FIELDS = [
     pa.field("engine_seconds", pa.float64()),  # time the request spent in the engine
     pa.field("finished_at", pa.float64()),  # epoch seconds
@@ -67,7 +66,7 @@ _TIME_FIELDS = [
 
 ANSWER_FIELDS = [
     *_SAID_FIELDS,
-    *(_COUNTER_FIELDS[c.name] for c in COUNTERS if c.source != "parser"),
+    *(COUNTER_FIELDS[c.name] for c in COUNTERS if c.source != "parser"),
     pa.field("worker", pa.string()),  # the engine's worker that answered
     pa.field("gpus", pa.string()),  # ids of the worker's GPUs, comma-separated, where they are known
     *_TIME_FIELDS,
@@ -101,19 +100,19 @@ QUARANTINE_FIELDS = [
 GROUP_SCHEMA = pa.schema([
     pa.field("row", pa.int32()),
     *_SAID_FIELDS,
-    *(_COUNTER_FIELDS[c.name] for c in COUNTERS if c.source == "worker"),
+    *(COUNTER_FIELDS[c.name] for c in COUNTERS if c.source == "worker"),
     *_TIME_FIELDS,
     *ERROR_FIELDS,
 ])  # fmt: skip
 
 #: Columns that are equal for all rows with the same request.
-SHARED_FIELDS = [*_SAID_FIELDS, _COUNTER_FIELDS["shortened"], *ERROR_FIELDS]
+SHARED_FIELDS = [*_SAID_FIELDS, COUNTER_FIELDS["shortened"], *ERROR_FIELDS]
 
 #: An entry of the answer cache.
 ENTRY_SCHEMA = pa.schema([
     pa.field("key", pa.binary(16)),  # `request_key` of its request
     *_SAID_FIELDS,
-    *(_COUNTER_FIELDS[name] for name in ("shortened", "input_tokens", "output_tokens")),  # once inferred
+    *(COUNTER_FIELDS[name] for name in ("shortened", "input_tokens", "output_tokens")),  # once inferred
     pa.field("answered_at", pa.int64()),  # epoch seconds
 ])  # fmt: skip
 

@@ -14,21 +14,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract.result.counters import COUNTERS
 from airflow_provider_raydatallm.contract.result.row_errors import OF_ANSWERS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.columns import DETAIL_FIELDS
+from airflow_provider_raydatallm.processor.columns import COUNTER_FIELDS, DETAIL_FIELDS
 
 #: Of a column's metadata: which detail it is.
 _DETAIL = b"ray_llm.detail"
-#: Of those that are not counted.
-_TYPES: dict[str, pa.DataType] = {
+_TYPES = {
+    **{name: field.type for name, field in COUNTER_FIELDS.items()},
     "finish_reason": pa.string(),
     "seconds": pa.float64(),
     "attempts": pa.int64(),
     "repaired": pa.bool_(),
 }
-_COUNTED = {counter.name: {"int": pa.int64(), "bool": pa.bool_()}[counter.type] for counter in COUNTERS}
 _FOUND = {"finish_reason": "__finish_reason", "seconds": "__engine_seconds"}
 _CARRIED_OVER = pa.field("__carried_over", pa.bool_())
 
@@ -36,7 +34,7 @@ _CARRIED_OVER = pa.field("__carried_over", pa.bool_())
 def detail_columns(job: SliceJob) -> list[pa.Field]:
     """The columns that a job asks for, each once."""
     return [
-        pa.field(f"{job.output_column}_{name}", (_TYPES | _COUNTED)[name], metadata={_DETAIL: name})
+        pa.field(f"{job.output_column}_{name}", _TYPES[name], metadata={_DETAIL: name})
         for name in dict.fromkeys(job.publish.details)
     ]
 
@@ -44,7 +42,7 @@ def detail_columns(job: SliceJob) -> list[pa.Field]:
 def detail_of(column: pa.Field) -> str | None:
     """Which detail a published column is; None for others."""
     name = (column.metadata or {}).get(_DETAIL)
-    return name.decode() if name is not None else None
+    return name.decode(errors="replace") if name is not None else None
 
 
 def carried_over(rows: pa.Table) -> pa.Table:
@@ -64,7 +62,7 @@ class RowDetails:
 
     @property
     def fields(self) -> list[pa.Field]:
-        """What of fragments they are made of, beside the counts."""
+        """The columns of fragments that they need, beside the counts."""
         if not self.columns:
             return []
         kept = [pa.field(_kept(detail_of(column) or ""), column.type) for column in self.columns]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
@@ -22,6 +23,7 @@ from airflow_provider_raydatallm.processor.input.types.plain import (
     outline,
     plain_type,
 )
+from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
 
 #: How published files are written.
 WRITE_OPTIONS = {"compression": "zstd"}
@@ -37,6 +39,14 @@ def check_columns(job: SliceJob, plan: Plan, fields: Sequence[pa.Field]) -> None
             f"the answer column {taken[0]!r} is also a column of the input",
             kind="input",
             advice=_rename(job),
+        )
+    details = {column.name.casefold() for column in detail_columns(job)}
+    found = Counter(n.casefold() for n in names)
+    if taken := [n for n in names if n.casefold() in details and found[n.casefold()] > 1]:
+        raise SliceError(
+            f"the answer column {taken[0]!r} is also a detail's",
+            kind="input",
+            advice=(_rename(job), "Or leave that detail out of publish.details"),
         )
     folder = (folder_column(job.slice_path) or "").casefold()
     if taken := [n for n in names if n.casefold() == folder]:

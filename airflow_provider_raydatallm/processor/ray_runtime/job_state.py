@@ -13,8 +13,6 @@ _LOOK: dict[str, Any] = {
     "detail": True, "limit": _LIMIT, "timeout": _LOOK_TIMEOUT_S, "raise_on_missing_output": False,
 }  # fmt: skip
 _MOST_COMMON = 12
-
-
 #: What Ray calls the end of a task whose own process died, and not its node.
 _DIED = ("WORKER_DIED", "OUT_OF_MEMORY")
 

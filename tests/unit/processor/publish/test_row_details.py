@@ -141,6 +141,15 @@ def test_column_of_a_detail_that_is_one_of_the_input_is_refused_before_a_row_is_
     assert not cluster.answered
 
 
+def test_column_of_a_detail_that_an_answer_has_too_is_refused_before_a_row_is_paid(job: SliceJob) -> None:
+    schema = {"type": "object", "properties": {"answer_Seconds": {"type": "integer"}}}
+    asks = changed(job, output_schema=schema, output_mode="columns", prompt="{name}")
+    cluster = InProcess()
+    with pytest.raises(SliceError, match="'answer_Seconds' is also a detail's"):
+        run_in_process(changed(asks, publish__details=["seconds"]), cluster)
+    assert not cluster.answered
+
+
 def test_slice_without_an_answer_has_the_same_columns(job: SliceJob, tmp_path: Path) -> None:
     asks = changed(job, publish__details=["seconds", "finish_reason"], source__on_empty="publish")
     pq.write_table(pa.table({"name": pa.array([], pa.string())}), tmp_path / "in" / "a.parquet")

@@ -1,0 +1,44 @@
+"""Lets a slice pass its gates, or ends the run before anything is published."""
+
+from __future__ import annotations
+
+import logging
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.gates.history import reports_before
+from airflow_provider_raydatallm.processor.gates.judge import judge
+
+logger = logging.getLogger(__name__)
+
+
+def pass_gates(job: SliceJob, report: Report) -> Report:
+    """Returns the report with what the gates said.
+
+    :param report: of the version that is to be published.
+    :raises SliceError: when one says that it may not be.
+    """
+    gates = job.quality.gates
+    if not gates:
+        return report
+    history = reports_before(job, max(gate.against or 0 for gate in gates))
+    verdicts = judge(gates, report.model_dump(mode="json"), history)
+    for verdict in verdicts:
+        if verdict.verdict in ("warned", "unknown"):
+            logger.warning("gate of slice %r: %s", job.slice_key, verdict)
+    if failed := [verdict for verdict in verdicts if verdict.verdict == "failed"]:
+        raise _stopped(job, failed)
+    return report.model_copy(update={"gates": tuple(verdicts)})
+
+
+def _stopped(job: SliceJob, failed: list[GateVerdict]) -> SliceError:
+    return SliceError(
+        f"slice {job.slice_key!r} did not pass: {'; '.join(map(str, failed))}",
+        kind="input",
+        advice=(
+            "Look at its rows before you change a limit: what is wrong with them is paid already",
+            'Another limit in quality.gates, or "then": "warn", judges them again, and asks the model nothing',
+        ),
+    )

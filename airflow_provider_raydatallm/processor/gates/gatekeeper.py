@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from itertools import islice
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.gates.history import reports_before
 from airflow_provider_raydatallm.processor.gates.judge import judge
+from airflow_provider_raydatallm.processor.store.table_versions import newest_versions
 
 logger = logging.getLogger(__name__)
 
@@ -23,8 +24,9 @@ def pass_gates(job: SliceJob, report: Report) -> Report:
     gates = job.quality.gates
     if not gates:
         return report
-    history = reports_before(job, max(gate.against or 0 for gate in gates))
-    verdicts = judge(gates, report.model_dump(mode="json"), history)
+    slices = max(gate.against or 0 for gate in gates)
+    before = islice(newest_versions(job.paths.metadata, before=True), slices)
+    verdicts = judge(gates, report.model_dump(mode="json"), [version.body["report"] for version in before])
     for verdict in verdicts:
         if verdict.verdict in ("warned", "unknown"):
             logger.warning("gate of slice %r: %s", job.slice_key, verdict)
@@ -39,6 +41,6 @@ def _stopped(job: SliceJob, failed: list[GateVerdict]) -> SliceError:
         kind="input",
         advice=(
             "Look at its rows before you change a limit: what is wrong with them is paid already",
-            'Another limit in quality.gates, or "then": "warn", judges them again, and asks the model nothing',
+            'Another limit in quality.gates, or "then": "warn", judges them again, and pays for none',
         ),
     )

@@ -1,24 +1,23 @@
-"""What a table published before, from its commits."""
+"""What the slices of a table show, from their commits."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.versions import Version, newest_version
 
 
-def newest_versions(job: SliceJob, *, before: bool = False) -> Iterator[Version]:
-    """Yields what the slices of the job's table show, the highest keys first. One that cannot be read is left
+def newest_versions(metadata: str, *, before: bool = False) -> Iterator[Version]:
+    """Yields the versions of a table's slices, the highest keys first. A slice that cannot be read is left
     out.
 
-    :param before: only slices whose keys are before the job's.
+    :param metadata: address of one slice's metadata.
+    :param before: only slices whose keys are before that one's.
     """
-    fs, path = open_fs(job.paths.metadata)
+    fs, path = open_fs(metadata)
     table, _, own = path.rstrip("/").rpartition("/")
     try:
         entries = fs.ls(table, detail=True)
@@ -34,14 +33,3 @@ def newest_versions(job: SliceJob, *, before: bool = False) -> Iterator[Version]
             continue
         if version is not None:
             yield version
-
-
-def reports_before(job: SliceJob, slices: int) -> list[dict[str, Any]]:
-    """Returns the reports of so many slices before the job's, the nearest first."""
-    reports: list[dict[str, Any]] = []
-    if slices:
-        for version in newest_versions(job, before=True):
-            reports.append(version.body["report"])
-            if len(reports) == slices:
-                break
-    return reports

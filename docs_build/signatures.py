@@ -129,7 +129,7 @@ def _names(kind: Any, later: str) -> Iterator[str]:
     elif origin is Literal:
         yield f"Literal[{', '.join(map(_quoted, parts))}]"
     elif origin is tuple:
-        yield "list[str]" if parts[-1] is ... else "tuple[int, int] | list[int]"
+        yield _names_of_list(parts[0]) if parts[-1] is ... else "tuple[int, int] | list[int]"
     elif kind is dict or origin is dict:
         is_of_text = bool(parts) and parts[1] is str
         yield f"Mapping[str, {('Path' if later == 'Path' else 'str') if is_of_text else 'Any'}]"
@@ -137,6 +137,11 @@ def _names(kind: Any, later: str) -> Iterator[str]:
         yield "Mapping[str, str]"
     elif kind is not str:
         yield str(kind.__name__)
+
+
+def _names_of_list(item: Any) -> str:
+    is_model = isinstance(item, type) and issubclass(item, BaseModel)
+    return "list[dict[str, Any]]" if is_model else "list[str]"
 
 
 def _quoted(value: Any) -> str:

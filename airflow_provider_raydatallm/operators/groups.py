@@ -166,6 +166,9 @@ class Quality(TypedDict, total=False):
     :param repair: how often a row whose answer is invalid is asked again, with its answer and what is wrong
         with it, before it goes to quarantine. Answers that `max_tokens` cut are not: raise it. Default: 0.
     :param max_attempts: attempts per row, in all, before it goes to quarantine. Default: 1.
+    :param gates: what must hold of the slice before it is published, such as
+        `[{"of": "truncated", "max": 0.02}, {"of": "labels", "against": 7, "max": 0.2, "then": "warn"}]`.
+        Default: none.
     :param on_too_long: how to handle rows whose prompt plus max_tokens exceeds `max_model_len`: `quarantine`
         those whose prompt alone does not fit; `truncate` the end of the prompt's longest message;
         `raise_limit`: answer them last, with an engine that has a higher limit; or `chunk`, with
@@ -176,6 +179,7 @@ class Quality(TypedDict, total=False):
     max_invalid: float | Later | None
     repair: int | Later
     max_attempts: int | Later
+    gates: list[dict[str, Any]] | XComArg
     on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] | Later
 
 

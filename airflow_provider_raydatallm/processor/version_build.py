@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError, log_t
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
+from airflow_provider_raydatallm.processor.gates.gatekeeper import pass_gates
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import with_table_types
@@ -173,6 +174,9 @@ class VersionBuild:
         """
         if self.staged is not None:
             self.progress({"step": "publish"})
+            pass_gates(
+                self.job, self.staged.version.to_report(self.job.slice_path)
+            )  # they may be others than when it was staged
             try:
                 return self._commit(lease, self.staged)
             except UnusableError as e:
@@ -451,7 +455,7 @@ class _Run:
             startup_s = {}
             if build.imports_s is not None:
                 startup_s = {"environment": environment_seconds(), "imports": build.imports_s}
-            return published_report(
+            report = published_report(
                 build.job,
                 build.number,
                 build.plan.rows,
@@ -462,6 +466,7 @@ class _Run:
                 startup_s=startup_s,
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
             )
+            return pass_gates(build.job, report)
 
         fields = build.shape.fields
         if fields is None and build.plan.rows:

@@ -8,6 +8,7 @@ from pydantic import Field, create_model
 
 from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.result.counters import Section, counters_of
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 
 T = TypeVar("T")
 
@@ -17,6 +18,7 @@ MOST_LABELS = 50
 MOST_WORKERS = 64
 MOST_SPANS = 120
 MOST_ADVICE = 50
+MOST_GATES = 100
 
 #: A value for each span of a history.
 _Spans = Annotated[tuple[T, ...], Field(max_length=MOST_SPANS)]
@@ -181,6 +183,8 @@ class Report(Contract):
     #: Rows in quarantine with each type of error, and of the user's functions with the line: the most
     #: frequent ones first.
     quarantine_reasons: LabelCounts | None = None
+    #: What `quality.gates` said.
+    gates: Annotated[tuple[GateVerdict, ...], Field(max_length=MOST_GATES)] | None = None
     advice: Annotated[tuple[Advice, ...], Field(max_length=MOST_ADVICE)] | None = None
 
     def to_xcom(

@@ -6,6 +6,7 @@ from typing import Literal
 
 from airflow_provider_raydatallm.contract.base import Group
 from airflow_provider_raydatallm.contract.spec.field import Affects, leaf
+from airflow_provider_raydatallm.contract.spec.gate import Gate
 
 
 class Quality(Group):
@@ -40,6 +41,13 @@ class Quality(Group):
         affects=Affects.NOTHING,
         doc="attempts per row, in all, before it goes to quarantine. Default: 1.",
         ge=1,
+    )
+    gates: tuple[Gate, ...] = leaf(
+        (),
+        affects=Affects.NOTHING,
+        doc="what must hold of the slice before it is published, such as "
+        '`[{"of": "truncated", "max": 0.02}, {"of": "labels", "against": 7, "max": 0.2, "then": "warn"}]`. '
+        "Default: none.",
     )
     on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] = leaf(
         "quarantine",

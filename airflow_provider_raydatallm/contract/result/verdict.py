@@ -1,0 +1,38 @@
+"""What a gate said of a slice."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from airflow_provider_raydatallm.contract.base import Contract
+
+Verdict = Literal["passed", "warned", "failed", "unknown"]
+
+
+class GateVerdict(Contract):
+    """
+    value: of the figure, or of its change; None where it is not known.
+    slices: how many earlier ones it was compared with.
+    verdict: `unknown` where there is no value, as of labels that are none, or with fewer than three slices
+        before. It stops nothing.
+    """
+
+    of: str
+    value: float | None
+    max: float | None = None
+    min: float | None = None
+    against: int | None = None
+    slices: int | None = None
+    verdict: Verdict
+
+    def __str__(self) -> str:
+        since = f" against {self.slices} slice(s)" if self.slices is not None else ""
+        if self.value is None:
+            return f"{self.of}{since} is not known"
+        limit, word = (
+            (self.max, "max") if self.max is not None and self.value > self.max else (self.min, "min")
+        )
+        told = (
+            f", {'above' if word == 'max' else 'below'} {word} {limit:g}" if self.verdict != "passed" else ""
+        )
+        return f"{self.of}{since} is {self.value:.4g}{told}"

@@ -1,0 +1,74 @@
+"""Gates: what must hold of a slice before it is published."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator, model_validator
+
+from airflow_provider_raydatallm.contract.base import Contract
+
+#: Shares of a slice's rows.
+Share = Literal[
+    "quarantined", "invalid_output", "truncated", "degenerate", "shortened", "deduplicated", "cached"
+]
+#: Before the label whose share of the rows is meant.
+OF_LABEL = "label:"
+#: What a gate may look at beside a share, or the share of a label.
+OTHERS = ("rows", "top_label", "labels")
+#: How many slices a history has at most: each is a read of its commit.
+MOST_SLICES = 60
+
+_Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class Gate(Contract):
+    """A limit of one figure of a slice.
+
+    of: a share of its rows ("truncated"), "rows" (their number), "label:<label>" (that label's share),
+        "top_label" (the share of the commonest), or "labels": how far the shares of all labels moved (total
+        variation: half the sum of the differences, from 0 to 1).
+    max, min: what it may be. Shares are from 0 to 1.
+    against: judges what changed since so many slices before it in the table: of "rows" the ratio to the
+        median of theirs, of a share the difference from it, of "labels" the distance from all of their rows
+        together.
+    then: `fail` publishes nothing, and keeps the answered rows: another limit judges them again, and asks
+        the model nothing. `warn` publishes, and says so.
+    """
+
+    of: str
+    max: _Number | None = None
+    min: _Number | None = None
+    against: Annotated[int, Field(ge=1, le=MOST_SLICES)] | None = None
+    then: Literal["warn", "fail"] = "fail"
+
+    @field_validator("of")
+    @classmethod
+    def _check_figure(cls, value: str) -> str:
+        known = (*Share.__args__, *OTHERS)  # type: ignore[attr-defined]
+        if value not in known and not (value.startswith(OF_LABEL) and value != OF_LABEL):
+            raise ValueError(
+                f"{value!r} is no figure of a slice: give one of {', '.join(known)}, {OF_LABEL}<label>"
+            )
+        return value
+
+    @model_validator(mode="after")
+    def _check_limits(self) -> Gate:
+        if self.max is None and self.min is None:
+            raise ValueError(f"the gate of {self.of!r} has no limit: give max, min, or both")
+        if self.max is not None and self.min is not None and self.min > self.max:
+            raise ValueError(
+                f"the gate of {self.of!r} lets nothing pass: min {self.min:g} is above max {self.max:g}"
+            )
+        if self.of == "labels" and self.against is None:
+            raise ValueError(
+                "the gate of 'labels' has nothing to compare with: give against=, such as 7 slices"
+            )
+        return self
+
+    def __str__(self) -> str:
+        limits = [
+            f"{name} {limit:g}" for name, limit in (("min", self.min), ("max", self.max)) if limit is not None
+        ]
+        since = f" against {self.against} slices" if self.against is not None else ""
+        return f"{self.of}{since}: {', '.join(limits)}"

@@ -1,0 +1,1 @@
+"""What must hold of a slice between stage and commit."""

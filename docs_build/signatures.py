@@ -134,7 +134,8 @@ def _names(kind: Any, later: str) -> Iterator[str]:
         is_of_text = bool(parts) and parts[1] is str
         yield f"Mapping[str, {('Path' if later == 'Path' else 'str') if is_of_text else 'Any'}]"
     elif issubclass(kind, BaseModel):
-        yield "Mapping[str, str]"
+        is_of_text = all(field.annotation is str for field in kind.model_fields.values())
+        yield f"Mapping[str, {'str' if is_of_text else 'Any'}]"
     elif kind is not str:
         yield str(kind.__name__)
 

@@ -28,6 +28,7 @@ _STATES = {
     "attached": "is published, by another run",
     "empty": "has no rows",
     "kept": "has no rows now: those published before stay",
+    "held": "waits for a person, who decides whether it is published",
     "failed": "failed",
     "up_for_retry": "failed, and is tried again",
     "upstream_failed": "was not begun: a task before it failed",

@@ -172,7 +172,8 @@ def _status(instance: _Instance, noted: Any, failure: Failure | None, read_until
         failure = Failure.parse(kept)
     if entry is None:
         return SliceStatus(instance.name, state, failure=failure, links=links)
-    if state in (None, "success", "skipped"):
+    is_held = entry.outcome == "held" and state in ("awaiting_input", "deferred")
+    if is_held or state in (None, "success", "skipped"):
         state = entry.outcome or state
     links = {"Slice": with_host(slice_page(*ids)), **links}
     job_url = instance.xcom(RayJobLink.xcom_key)

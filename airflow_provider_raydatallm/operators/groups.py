@@ -124,7 +124,7 @@ class Source(TypedDict, total=False):
     column: Later | None
     slice_format: Later
     column_types: Mapping[str, str] | XComArg
-    csv: Mapping[str, str] | XComArg
+    csv: Mapping[str, Any] | XComArg
     encoding: Later
     on_invalid_text: Literal["fail", "replace"] | Later
     max_rows: int | Later | None
@@ -157,7 +157,7 @@ class Rerun(TypedDict, total=False):
 
 
 class Quality(TypedDict, total=False):
-    """Rows that fail for their own reasons.
+    """Rows that fail for their own reasons, and slices that should not be published.
 
     :param max_quarantine: share of rows that may fail. Above it the task fails and publishes nothing;
         finished rows are kept for the next run. Default: 0.1.
@@ -173,6 +173,9 @@ class Quality(TypedDict, total=False):
         those whose prompt alone does not fit; `truncate` the end of the prompt's longest message;
         `raise_limit`: answer them last, with an engine that has a higher limit; or `chunk`, with
         `task="embed"`: publish the mean of the vectors of parts that fit.
+    :param hold: who decides of a slice that a gate with `"then": "hold"` holds, such as
+        `{"users": ["alice"], "reject_after": "2d"}`. Default: everybody who may answer the DAG's required
+        actions, and it waits until one of them does.
     """
 
     max_quarantine: float | Later
@@ -181,6 +184,7 @@ class Quality(TypedDict, total=False):
     max_attempts: int | Later
     gates: list[dict[str, Any]] | XComArg
     on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] | Later
+    hold: Mapping[str, Any] | XComArg
 
 
 class Publish(TypedDict, total=False):

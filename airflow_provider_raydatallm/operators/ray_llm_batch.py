@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     import pydantic
     from airflow.sdk import DAG, Context, XComArg
 
+    from airflow_provider_raydatallm.contract.spec.hold import Hold
     from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.operators.groups import (
         Adapter,
@@ -301,6 +302,13 @@ class RayLLMBatchOperator(SliceTask):
         """:raises RayLLMInputError: naming the limit that cannot work, as rendered."""
         try:
             return submission.wait_limits(self.limits)
+        except ValueError as e:
+            raise RayLLMInputError(f"{self.task_id}: {e}") from None
+
+    @property
+    def _hold(self) -> Hold:
+        try:
+            return submission.hold_of(self.quality)
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
 

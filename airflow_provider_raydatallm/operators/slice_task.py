@@ -13,17 +13,17 @@ import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import asdict, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, cast
 
 from airflow.sdk.exceptions import (
     AirflowRuntimeError,
     AirflowSkipException,
     AirflowTaskTimeout,
-    TaskDeferred,
 )
 
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.log.progress_text import result_lines
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.exceptions import (
     RayJobStoppedError,
@@ -36,11 +36,11 @@ from airflow_provider_raydatallm.hooks.http_clients import close_clients
 from airflow_provider_raydatallm.lineage.assets import record_asset_events
 from airflow_provider_raydatallm.lineage.openlineage import SliceLineage
 from airflow_provider_raydatallm.links.output import OutputLink, output_url
-from airflow_provider_raydatallm.links.page_address import slice_page
+from airflow_provider_raydatallm.links.page_address import slice_page, with_host
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.links.slice_page import SlicePageLink
-from airflow_provider_raydatallm.task import own_xcom, submission, telemetry
-from airflow_provider_raydatallm.task.airflow_features import partition_key, runs_inline
+from airflow_provider_raydatallm.task import hold, own_xcom, submission, telemetry
+from airflow_provider_raydatallm.task.airflow_features import NO_FAILURES, partition_key, runs_inline
 from airflow_provider_raydatallm.task.failed_try import record_failure, show_last
 from airflow_provider_raydatallm.task.job import verdict as job_verdict
 from airflow_provider_raydatallm.task.job.cancel import still_waits, stop_own_job
@@ -59,6 +59,7 @@ from airflow_provider_raydatallm.task.text_templates import TextTemplates
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_raydatallm.contract.spec.hold import Hold
     from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 
@@ -109,6 +110,11 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         """Returns how to wait for a job, without the job's ids."""
         raise NotImplementedError
 
+    @property
+    def _hold(self) -> Hold:
+        """:raises RayLLMInputError: naming what cannot work."""
+        raise NotImplementedError
+
     def execute(self, context: Context) -> dict[str, Any]:
         return cast("dict[str, Any]", self._recording(context, self._begin))
 
@@ -128,7 +134,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         """Does the work. What ends it without a result leaves its record, and is the log's last line."""
         try:
             return work(context)
-        except (TaskDeferred, AirflowSkipException):
+        except NO_FAILURES:
             raise
         except BaseException as e:
             self._leave_failure(e)
@@ -214,6 +220,33 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
                 verdict = _run_async(self._wait_unless_killed(ref, tracker))
             return self._conclude(context, tracker, slice_job, ref, verdict)
 
+    def execute_decision(
+        self, context: Context, event: dict[str, Any], held: dict[str, Any]
+    ) -> dict[str, Any]:
+        """Continues `execute` when a person has decided of a slice that waited for it.
+
+        :param event: of Airflow.
+        :param held: the slice (`HeldSlice`).
+        """
+        with self._start_attempt(context) as tracker, tracker.releasing():
+            waiting = hold.HeldSlice.from_kwargs(held)
+            self._name_mapped_task(context, waiting.job)
+            decision = hold.Decision.of(event, waiting.hold)
+            self.log.info("%s by %s", "Approved" if decision.is_approval else "Rejected", decision.by)
+            try:
+                done = hold.decide_here(tracker.submission, waiting, decision)
+            except SliceError as e:
+                raise error_of(e.failure) from e
+            if done is False:
+                self.log.info("The cluster does it: %s is out of reach here", waiting.job.slice_path)
+                ref = tracker.submit_decision(waiting.job, waiting.staged, is_approval=decision.is_approval)
+                verdict = _run_async(self._wait_unless_killed(ref, tracker))
+                if decision.is_approval:
+                    return self._conclude(context, tracker, waiting.job, ref, verdict)
+            if not isinstance(done, Report):
+                raise hold.rejection(waiting, decision)
+            return self._succeed(context, tracker, waiting.job, None, done)
+
     def on_kill(self) -> None:
         # Airflow calls this from a signal handler, in the middle of `execute`, which continues afterwards; or
         # on a timeout, after it has left `execute`.
@@ -253,8 +286,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         ti: Any = context["ti"]
         page, output = "", None
         if job is not None:
-            map_index = -1 if ti.map_index is None else ti.map_index
-            page, output = slice_page(ti.dag_id, ti.task_id, ti.run_id, map_index), output_url(job.slice_path)
+            page, output = _page_of(ti), output_url(job.slice_path)
         # Airflow reads each link when the task ends, and logs one that is not there as an error.
         own_xcom.push(ti, SlicePageLink.xcom_key, page)
         own_xcom.push(ti, OutputLink.xcom_key, output or "")
@@ -383,6 +415,8 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
                 verdict = job_verdict.Finished(status_verdict.report)
         if isinstance(verdict, job_verdict.Finished):
             report = Report.model_validate(verdict.report)
+            if report.outcome == "held":
+                self._wait_for_person(context, tracker, slice_job, ref, report)
             return self._succeed(context, tracker, slice_job, ref, report, verdict.started_at)
         cause = verdict.failure.kind if isinstance(verdict, job_verdict.Failed) else verdict.why
         if cause in ("stopped", "unknown") and tracker.can_resubmit(stopped=cause == "stopped"):
@@ -391,6 +425,18 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         tracker.mark_ended()
         self._job_says_why = isinstance(verdict, job_verdict.Failed)
         raise error_of(failure_of(verdict, job_id))
+
+    def _wait_for_person(
+        self, context: Context, tracker: JobTracker, slice_job: SliceJob, ref: JobRef | None, report: Report
+    ) -> NoReturn:
+        tracker.mark_ended()
+        task_start = context["ti"].start_date.timestamp()
+        result = build_result(report, slice_job.paths, ref, task_start=task_start, job_start=None)
+        write_entry(context, self.outlets, slice_job, result)
+        for line in result_lines(report):
+            self.log.info("%s", clean(line))
+        held = hold.HeldSlice.of(slice_job, report, self._hold)
+        hold.ask(context, held, page=with_host(_page_of(context["ti"])), method_name="execute_decision")
 
     def _succeed(
         self,
@@ -425,6 +471,10 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             partition_key=partition_key(context), emit_partition=self.emit_partition,
         )  # fmt: skip
         return result
+
+
+def _page_of(ti: Any) -> str:
+    return slice_page(ti.dag_id, ti.task_id, ti.run_id, -1 if ti.map_index is None else ti.map_index)
 
 
 def _run_async(work: Coroutine[Any, Any, T]) -> T:

@@ -10,8 +10,8 @@ from pydantic import BaseModel
 from airflow_provider_raydatallm.contract.result.report import History, LabelCounts, Report, WorkerShares
 from airflow_provider_raydatallm.task.slice_entry import SliceFigures
 
-State = Literal["published", "quarantined", "empty", "running", "queued", "failed"]
-CellState = Literal["published", "quarantined", "empty", "running", "queued", "failed", "missing"]
+State = Literal["published", "quarantined", "empty", "running", "held", "queued", "failed"]
+CellState = Literal["published", "quarantined", "empty", "running", "held", "queued", "failed", "missing"]
 #: Of tasks: what failed first, by their newest run, or by their names.
 Order = Literal["urgency", "newest", "name"]
 

@@ -50,7 +50,7 @@ log = logging.getLogger(__name__)
 #: States of a task that waits for a worker, or to be tried again; None is that of a cleared one.
 _QUEUED = {None, "scheduled", "queued", "up_for_retry", "up_for_reschedule", "restarting"}
 _FAILED = {"failed", "upstream_failed"}
-_RUNNING = {"running", "deferred"}
+_RUNNING = {"running", "deferred", "awaiting_input"}
 #: How many runs whose entry has a slice's key in it are looked through for those of the slice.
 _HISTORY_RUNS = 2_000
 #: How many runs without a slice are listed: a backfill makes all of its runs at once.
@@ -451,7 +451,9 @@ def state_of(state: str | None, entry: SliceEntry | None) -> State:
     if state in _FAILED:
         return "failed"
     if state in _RUNNING:
-        return "running"
+        # Airflow 3.2 defers a task that waits for a person.
+        is_held = entry is not None and entry.outcome == "held" and state != "running"
+        return "held" if is_held else "running"
     if entry is None or entry.outcome in (None, "empty") or (state == "skipped" and entry.outcome != "kept"):
         return "empty"
     return "quarantined" if entry.counts.get("quarantined") else "published"

@@ -37,7 +37,7 @@ _RUNS = 60
 _MARKS = 30
 #: By which tasks are listed, and of a mapped run's slices of the same name, the first is told.
 _URGENCY: tuple[CellState, ...] = (
-    "failed", "missing", "running", "queued", "quarantined", "published", "empty",
+    "failed", "missing", "held", "running", "queued", "quarantined", "published", "empty",
 )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ import sys
 from airflow_provider_raydatallm.processor.commands.command import Commands, run_command
 from airflow_provider_raydatallm.processor.commands.run_commands import add_run_commands
 from airflow_provider_raydatallm.processor.commands.slice_commands import (
+    add_decide_command,
     add_plan_command,
     add_status_command,
 )
@@ -25,6 +26,7 @@ def main(argv: list[str] | None = None) -> int:
     commands = parser.add_subparsers(dest="command", required=True)
     add_commands(commands)
     add_status_command(commands)
+    add_decide_command(commands)
     args = parser.parse_args(argv)
     return run_command(args.run, args)
 

@@ -65,6 +65,7 @@ from airflow_provider_raydatallm.processor.store.ledger import Fragments, Missin
 from airflow_provider_raydatallm.processor.store.leftovers import remove_checkpoints
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
+    HOLD_DAYS,
     StagedVersion,
     StagedVersionError,
     remove_document,
@@ -168,20 +169,23 @@ class VersionBuild:
         )
 
     def run(self, lease: Lease, cluster: Cluster) -> Report:
-        """Answers the missing rows and publishes the version.
+        """Answers the missing rows and publishes the version, or leaves it to a person where a gate says so.
 
         :raises NumberTakenError: when another run committed meanwhile: what to do is to be decided again.
         """
         if self.staged is not None:
             self.progress({"step": "publish"})
-            pass_gates(
-                self.job, self.staged.version.to_report(self.job.slice_path)
-            )  # they may be others than when it was staged
+            # The gates may be others than when it was staged, and so may be the slices before it.
+            judged = pass_gates(self.job, self.staged.to_report(self.job.slice_path))
+            if judged.awaits_person:
+                return _held_report(judged, self.hold(lease, cluster, HOLD_DAYS))
             try:
                 return self._commit(lease, self.staged)
             except UnusableError as e:
                 self._forget_staged(log_text(e))
         staged = self.stage(lease, cluster)
+        if staged.is_held:
+            return _held_report(staged.to_report(self.job.slice_path), staged)
         try:
             return self._commit(lease, staged, self.table.agreement)
         except OtherColumnsError as e:
@@ -289,6 +293,12 @@ class VersionBuild:
         return CheckpointState(
             self.plan, ledger, self.job.quality.max_attempts, since_epoch, self.job.quality.repair
         )
+
+
+def _held_report(report: Report, staged: StagedVersion) -> Report:
+    """:param report: of the version as it would be published."""
+    own = {"outcome": "held", "published_version": None, "staged_version": staged.name}
+    return report.model_copy(update=own)
 
 
 @dataclass(frozen=True)

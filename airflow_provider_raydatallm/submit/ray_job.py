@@ -40,7 +40,7 @@ class JobSubmission:
     def submit(
         self,
         hook: RayHook,
-        command: Literal["run", "status"],
+        command: Literal["run", "status", "decide"],
         submission_id: str,
         nonce: str,
         arguments: Sequence[str] = (),

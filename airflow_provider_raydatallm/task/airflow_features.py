@@ -6,9 +6,12 @@ The task state store is not among these: a context without it has none.
 
 from __future__ import annotations
 
-from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+from uuid import UUID
 
+from airflow.sdk import exceptions
+from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
 from airflow.sdk.execution_time.context import OutletEventAccessor
 from airflow.triggers.base import BaseTrigger
 
@@ -20,6 +23,38 @@ HAS_EVENT_PARTITIONS = hasattr(OutletEventAccessor, "add_partitions")
 #: A trigger is told when a person clears or marks its task. Before, it is cancelled, as when its triggerer
 #: ends.
 HAS_TRIGGER_ON_KILL = hasattr(BaseTrigger, "on_kill")
+#: By it a task waits for a person without a trigger.
+_AWAITING_INPUT: Any = getattr(exceptions, "TaskAwaitingInput", None)
+#: What ends a task's process, and is no failure.
+NO_FAILURES: tuple[type[BaseException], ...] = (
+    AirflowSkipException,
+    TaskDeferred,
+    *filter(None, [_AWAITING_INPUT]),
+)
+
+
+def await_input(
+    *,
+    ti_id: UUID,
+    options: list[str],
+    defaults: list[str] | None,
+    timeout: timedelta | None,
+    method_name: str,
+    kwargs: dict[str, Any],
+) -> NoReturn:
+    """Ends the task's process until a person has chosen one of the options.
+
+    :param defaults: what counts as chosen after `timeout`.
+    :param method_name: of the operator, which is called then, with `kwargs` and the event.
+    """
+    if _AWAITING_INPUT is not None:
+        raise _AWAITING_INPUT(method_name=method_name, kwargs=kwargs, timeout=timeout)
+    from airflow.providers.standard.triggers.hitl import HITLTrigger
+    from airflow.sdk.timezone import utcnow
+
+    until = None if timeout is None else utcnow() + timeout
+    trigger = HITLTrigger(ti_id=ti_id, options=options, params={}, defaults=defaults, timeout_datetime=until)
+    raise TaskDeferred(trigger=trigger, method_name=method_name, kwargs=kwargs)
 
 
 def runs_inline() -> bool:

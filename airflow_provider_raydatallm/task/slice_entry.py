@@ -18,6 +18,7 @@ import pydantic
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import AssetRef
 
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.task import own_xcom
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class SliceFigures(pydantic.BaseModel):
     :param outcome: of the task; None while it runs, and when it failed. The following are then None or empty.
     :param labels: how many of the published rows have each label.
     :param quarantine_reasons: how many rows in quarantine have each type of error.
+    :param gates: what they said.
     :param gpu_seconds: seconds from the engine's start to its last row, times the GPUs that it held.
     """
 
@@ -63,6 +65,7 @@ class SliceFigures(pydantic.BaseModel):
     gpu_mean: float | None = None
     labels: dict[str, int] | None = None
     quarantine_reasons: dict[str, int] | None = None
+    gates: list[GateVerdict] | None = None
     advice: list[str] = []
 
 
@@ -112,14 +115,15 @@ def write_entry(
     entry = whole.model_dump(mode="json", exclude_none=True)
     if len(whole.model_dump_json()) > ENTRY_CHARACTERS:
         entry = whole.model_dump(
-            mode="json", exclude_none=True, exclude={"labels", "quarantine_reasons", "advice"}
+            mode="json", exclude_none=True, exclude={"labels", "quarantine_reasons", "gates", "advice"}
         )
     stores: Any = context.get("asset_state_store")
     try:
         own_xcom.push(ti, INDEX_KEY, entry)
         # Which asset an alias stands for, Airflow knows only after the task.
         asset = next((o for o in outlets if isinstance(o, (Asset, AssetRef))), None)
-        if stores is not None and asset is not None and result is not None and job.source.max_rows is None:
+        is_done = result is not None and result["outcome"] != "held"
+        if stores is not None and asset is not None and is_done and job.source.max_rows is None:
             stores[asset].set(index_key(ti.dag_id, ti.task_id, job.slice_key), entry)
     except Exception as e:
         log.warning("Airflow's page does not show this run of the slice: %s", e)
@@ -154,5 +158,6 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
         "gpu_mean": known("utilisation").get("gpu_mean"),
         "labels": result.get("labels"),
         "quarantine_reasons": result.get("quarantine_reasons"),
+        "gates": result.get("gates"),
         "advice": list(result.get("advice") or ()),
     }

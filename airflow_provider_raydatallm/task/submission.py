@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.dialect import engines_with
 from airflow_provider_raydatallm.contract.spec.engines import AUTO, KINDS, is_profile, with_kind
 from airflow_provider_raydatallm.contract.spec.engines.http import KEY_VARIABLE, Http, clean_key
+from airflow_provider_raydatallm.contract.spec.hold import Hold
 from airflow_provider_raydatallm.contract.spec.leaves import ARGUMENTS, COLLECTIONS, LEAVES, Leaf, expand
 from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS, SliceJob
 from airflow_provider_raydatallm.contract.spec.tasks import DEFAULT_TASK
@@ -82,6 +83,7 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
             for name, value in written.items()
         }
         wait_limits(known.get("limits"))
+        hold_of(known.get("quality"))
         fields = spec_fields(known)
     except ValueError as e:
         raise RayLLMInputError(f"{task_id}: {e}") from None
@@ -178,6 +180,18 @@ def wait_limits(limits: Any) -> WaitLimits:
     :raises ValueError: naming the leaf that cannot work.
     """
     return WaitLimits.from_leaves(expand("limits", limits))
+
+
+def hold_of(quality: Any) -> Hold:
+    """Returns what the group says of a slice that waits for a person.
+
+    :raises ValueError: naming the leaf that cannot work.
+    """
+    hold = _parse_rendered(expand("quality", quality).get("hold"))
+    try:
+        return Hold.model_validate({} if hold is None else hold)
+    except pydantic.ValidationError as e:
+        raise ValueError(f"quality.hold: {describe_problems(e)}") from None
 
 
 def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:

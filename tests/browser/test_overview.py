@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from tests.support.looks import look
-from tests.support.slice_index import BEGIN, Run, write_runs, write_schedule
+from tests.support.slice_index import BEGIN, Run, figures, write_runs, write_schedule
 from tests.support.ui_server import UiServer
 
 TASK = "ask"
@@ -73,6 +73,24 @@ def test_task_says_first_what_failed_and_why(page: Page) -> None:
     cell = page.get_by_role("link", name=f"{key(1)}: Failed: the input has no column 'mail'")
     expect(cell).to_have_attribute("href", re.compile("/runs/s1/-1$"))
     look(page, "failures")
+
+
+def test_slice_that_waits_for_a_person_leads_to_the_decision(page: Page, ui: UiServer) -> None:
+    gates = [{"of": "truncated", "value": 0.042, "max": 0.02, "verdict": "held"}]
+    held = figures(600, outcome="held", published_version=None, gates=gates)
+    with ui.database() as session:
+        write_runs(session, "held", TASK, [
+            daily(0), Run(key(1), "awaiting_input", run_id="s1", entry=held, at=BEGIN + DAY),
+        ])  # fmt: skip
+    page.goto("/plugin/ray-llm")
+    expect(page.locator("#ray-llm ul > li").filter(has_text="held / ask")).to_contain_text("person 1")
+    page.get_by_role("link", name=f"{key(1)}: Waiting for a person").click()
+    expect(page.get_by_text("nothing of them is published")).to_be_visible()
+    expect(page.get_by_role("row", name="truncated 0.042 at most 0.02 Left to a person")).to_be_visible()
+    decide = page.get_by_role("link", name="Approve or reject")
+    expect(decide).to_have_attribute("href", re.compile(f"/dags/held/runs/s1/tasks/{TASK}/required_actions$"))
+    expect(page.get_by_role("button", name="Answer all rows again")).to_have_count(0)
+    look(page, "held")
 
 
 def test_states_are_filters_and_a_missing_day_opens_its_own_backfill(page: Page) -> None:

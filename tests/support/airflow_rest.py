@@ -254,6 +254,26 @@ class RestApi:
         """`success`, `failed` or `skipped`, as the UI's buttons do."""
         self.call("PATCH", task.indexed_path, json={"new_state": state})
 
+    def wait_asked(self, task: Task) -> dict[str, Any]:
+        """Wait until the task's latest try asks people something; return that."""
+
+        def look() -> dict[str, Any] | None:
+            try:
+                asked = self.call("GET", f"{task.path}/{task.map_index}/hitlDetails")
+            except httpx.HTTPStatusError as e:
+                if e.response.status_code == 404:
+                    return None
+                raise
+            # Airflow 3.2 waits by a trigger; and what an earlier try asked is there until this one asks.
+            is_waiting = self.get(task)["state"] in ("awaiting_input", "deferred")
+            return asked if is_waiting and not asked["response_received"] else None
+
+        return wait_for(look, LIMIT, f"{task} to ask", lambda: self.log(task)[-3000:])
+
+    def answer(self, task: Task, option: str) -> None:
+        """As the page of required actions does."""
+        self.call("PATCH", f"{task.path}/{task.map_index}/hitlDetails", json={"chosen_options": [option]})
+
     def log(self, task: Task) -> str:
         """All that its tries logged, on workers and triggerers."""
         lines = []

@@ -23,7 +23,7 @@ const OF_ACTIONS = ["retry_quarantined", "force", "max_quarantine"];
  * @param conf  of the slice's run: another model, say, would answer rows again that the words say are kept.
  */
 export function actionsFor(line: SliceLine, settings: Settings | null = null, conf: Record<string, unknown> = {}): Action[] {
-  if (line.trial || line.state === "running" || line.state === "queued") return [];
+  if (line.trial || ["running", "held", "queued"].includes(line.state)) return [];
   const same = { ...without(conf, OF_ONE_RUN), slice: line.slice_key };
   const { quarantined = 0, planned = 0 } = line.counts;
   const actions: Action[] = [];

@@ -2,7 +2,7 @@
 
 import type { CellState } from "./states";
 
-export type State = "published" | "quarantined" | "empty" | "running" | "queued" | "failed";
+export type State = "published" | "quarantined" | "empty" | "running" | "held" | "queued" | "failed";
 
 /** Why a try failed. */
 export interface FailureLine {
@@ -41,6 +41,18 @@ export interface Reason {
   marked_by: string | null;
 }
 
+/** What a gate said of the slice. */
+export interface GateVerdict {
+  of: string;
+  /** Null where it is not known. */
+  value: number | null;
+  max: number | null;
+  min: number | null;
+  /** Slices that it was compared with. */
+  slices: number | null;
+  verdict: "passed" | "warned" | "failed" | "held" | "unknown";
+}
+
 export interface SliceLine {
   slice_key: string;
   timezone: string | null;
@@ -66,6 +78,7 @@ export interface SliceLine {
   gpu_mean: number | null;
   labels: Record<string, number> | null;
   quarantine_reasons: Record<string, number> | null;
+  gates: GateVerdict[] | null;
   advice: string[];
   failure: FailureLine | null;
   /** The tasks whose failure kept it from running; null of one that ran. */

@@ -2,7 +2,7 @@
 
 import type { DateWithoutRun, RunWithoutSlice, SliceLine, State } from "./api";
 import { isOfPublished } from "./failure";
-import { publishedUnder } from "./runs";
+import { hasResult, publishedUnder } from "./runs";
 
 export type Grid = "days" | "hours" | "names";
 
@@ -26,7 +26,7 @@ const DAY_MS = 86_400_000;
 const HOUR_MS = 3_600_000;
 
 /** What a run's slices of the same name, of a task that is mapped over tables, are shown as: the first of these. */
-const URGENCY: State[] = ["failed", "running", "queued", "quarantined", "published", "empty"];
+const URGENCY: State[] = ["failed", "held", "running", "queued", "quarantined", "published", "empty"];
 
 /** The latest run of each slice, as it is listed: the newest first. Trials are tables of their own. */
 export function latest(slices: SliceLine[]): Map<string, SliceLine> {
@@ -41,7 +41,7 @@ export function latest(slices: SliceLine[]): Map<string, SliceLine> {
 
 /** The latest run of each slice that has figures: a later one may still run, or failed. */
 export function latestWithFigures(slices: SliceLine[]): Map<string, SliceLine> {
-  return latest(slices.filter(({ outcome }) => outcome !== null));
+  return latest(slices.filter(hasResult));
 }
 
 /**

@@ -17,13 +17,14 @@ export const LOOKS: Record<CellState, Look> = {
   missing: { palette: "none", mark: "?", words: "Missing" },
   quarantined: { palette: "warning", mark: "Q", words: "Published, with rows in quarantine" },
   running: { palette: "running", mark: "▶", words: "Running" },
+  held: { palette: "deferred", mark: "!", words: "Waiting for a person" },
   queued: { palette: "queued", mark: "…", words: "Waiting" },
   published: { palette: "success", mark: "✓", words: "Published" },
   empty: { palette: "none", mark: "0", words: "Nothing published" },
 };
 
 /** What a person should look at is first. */
-export const ORDER: CellState[] = ["failed", "missing", "quarantined", "running", "queued", "published", "empty"];
+export const ORDER: CellState[] = ["failed", "missing", "held", "quarantined", "running", "queued", "published", "empty"];
 
 /** Chakra's properties of a box in a state's colours: what failed stands out. */
 export function colorsOf(state: CellState): Record<string, string> {

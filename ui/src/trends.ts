@@ -3,6 +3,7 @@
 import type { SliceLine } from "./api";
 import { rowsOf } from "./compare";
 import { cost } from "./format";
+import { hasResult } from "./runs";
 
 export interface Series {
   name: string;
@@ -28,7 +29,7 @@ const LABELS = PALETTE.length - 1;
 
 /** Slices with figures of a run of their own, the oldest first. */
 export function measured(slices: Iterable<SliceLine>): SliceLine[] {
-  const known = [...slices].filter((slice) => slice.outcome !== null && (slice.counts.planned ?? 0) > 0);
+  const known = [...slices].filter((slice) => hasResult(slice) && (slice.counts.planned ?? 0) > 0);
   return known.sort((a, b) => a.slice_key.localeCompare(b.slice_key, "en", { numeric: true }));
 }
 

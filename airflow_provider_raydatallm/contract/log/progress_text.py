@@ -72,6 +72,9 @@ def result_lines(report: Report) -> list[str]:
         reasons = [f"{name} {rows:,}" for name, rows in (report.quarantine_reasons or {}).items()]
         most = ", ".join(reasons[:_REASONS]) + ", ..." * (len(reasons) > _REASONS)
         result += f", {counts.quarantined:,} in quarantine" + (f" ({most})" if reasons else "")
+    if report.outcome == "held":
+        by = "; ".join(str(gate) for gate in report.gates or () if gate.verdict == "held")
+        return [result, plain_text(f"A person decides whether they are published: {by}")]
     if report.outcome != "published":
         return [result]
     start = str(report.seconds.start or "")

@@ -163,11 +163,14 @@ class Report(Contract):
 
     version: Literal[1] = 1
     #: `kept`: the input is empty now, `source.on_empty` is "skip", and what was published before stays.
-    outcome: Literal["published", "unchanged", "attached", "empty", "kept"]
+    #: `held`: all rows are answered, and a person decides whether they are published.
+    outcome: Literal["published", "unchanged", "attached", "empty", "kept", "held"]
     slice_key: str
     output_path: str
     #: Number of the version that the slice's folder shows; None when nothing is published.
     published_version: int | None = None
+    #: Name of the version that waits for a person.
+    staged_version: str | None = None
     fingerprint: str
     counts: Counts
     tokens: Tokens = Tokens()
@@ -186,6 +189,11 @@ class Report(Contract):
     #: What `quality.gates` said.
     gates: Annotated[tuple[GateVerdict, ...], Field(max_length=MOST_GATES)] | None = None
     advice: Annotated[tuple[Advice, ...], Field(max_length=MOST_ADVICE)] | None = None
+
+    @property
+    def awaits_person(self) -> bool:
+        """Whether a gate leaves it to a person."""
+        return any(gate.verdict == "held" for gate in self.gates or ())
 
     def to_xcom(
         self,

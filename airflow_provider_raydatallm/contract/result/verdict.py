@@ -6,7 +6,7 @@ from typing import Literal
 
 from airflow_provider_raydatallm.contract.base import Contract
 
-Verdict = Literal["passed", "warned", "failed", "unknown"]
+Verdict = Literal["passed", "warned", "failed", "held", "unknown"]
 
 
 class GateVerdict(Contract):
@@ -14,7 +14,7 @@ class GateVerdict(Contract):
     value: of the figure, or of its change; None where it is not known.
     slices: how many earlier ones it was compared with.
     verdict: `unknown` where there is no value, as of labels that are none, or with fewer than three slices
-        before. It stops nothing.
+        before: it stops nothing, unless the gate leaves the slice to a person, by which it is `held`.
     """
 
     of: str
@@ -29,10 +29,9 @@ class GateVerdict(Contract):
         since = f" against {self.slices} slice(s)" if self.slices is not None else ""
         if self.value is None:
             return f"{self.of}{since} is not known"
-        limit, word = (
-            (self.max, "max") if self.max is not None and self.value > self.max else (self.min, "min")
-        )
-        told = (
-            f", {'above' if word == 'max' else 'below'} {word} {limit:g}" if self.verdict != "passed" else ""
-        )
+        told = ""
+        if self.max is not None and self.value > self.max:
+            told = f", above max {self.max:g}"
+        elif self.min is not None and self.value < self.min:
+            told = f", below min {self.min:g}"
         return f"{self.of}{since} is {self.value:.4g}{told}"

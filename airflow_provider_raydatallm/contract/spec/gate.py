@@ -33,14 +33,15 @@ class Gate(Contract):
         median of theirs, of a share the difference from it, of "labels" the distance from all of their rows
         together.
     then: `fail` publishes nothing, and keeps the answered rows: another limit judges them again, and asks
-        the model nothing. `warn` publishes, and says so.
+        the model nothing. `hold` leaves it to a person, who approves or rejects the slice; it does so also
+        where the figure is not known, and always where the gate has no limit. `warn` publishes, and says so.
     """
 
     of: str
     max: _Number | None = None
     min: _Number | None = None
     against: Annotated[int, Field(ge=1, le=MOST_SLICES)] | None = None
-    then: Literal["warn", "fail"] = "fail"
+    then: Literal["warn", "fail", "hold"] = "fail"
 
     @field_validator("of")
     @classmethod
@@ -54,8 +55,11 @@ class Gate(Contract):
 
     @model_validator(mode="after")
     def _check_limits(self) -> Gate:
-        if self.max is None and self.min is None:
-            raise ValueError(f"the gate of {self.of!r} has no limit: give max, min, or both")
+        if self.max is None and self.min is None and self.then != "hold":
+            raise ValueError(
+                f'the gate of {self.of!r} has no limit: give max, min, or both; or "then": "hold", for a '
+                "person to look at each slice"
+            )
         if self.max is not None and self.min is not None and self.min > self.max:
             raise ValueError(
                 f"the gate of {self.of!r} lets nothing pass: min {self.min:g} is above max {self.max:g}"

@@ -16,6 +16,7 @@ from airflow_provider_raydatallm.contract.spec.engines.base import Engine
 from airflow_provider_raydatallm.contract.spec.engines.own import Own
 from airflow_provider_raydatallm.contract.spec.field import Declaration, declaration, is_collection, models_of
 from airflow_provider_raydatallm.contract.spec.limits import TaskLimits
+from airflow_provider_raydatallm.contract.spec.quality import TaskQuality
 from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS, RUN_FIELDS, SliceJob
 from airflow_provider_raydatallm.contract.spec.tasks import TASKS
 
@@ -44,7 +45,11 @@ class Leaf:
 
 
 #: Groups of which people write more, or otherwise, than a job has.
-_AS_WRITTEN: Mapping[str, type[Group]] = {"engine": WrittenEngine, "limits": TaskLimits}
+_AS_WRITTEN: Mapping[str, type[Group]] = {
+    "engine": WrittenEngine,
+    "limits": TaskLimits,
+    "quality": TaskQuality,
+}
 
 
 def _find() -> dict[str, Leaf]:
@@ -89,7 +94,12 @@ LEAVES_OF: Mapping[str, tuple[str, ...]] = {
     group: tuple(leaf.name for leaf in LEAVES.values() if leaf.group == group) for group in GROUPS
 }
 #: The groups as the operator has them, whose docstrings are for users.
-GROUP_MODELS: Mapping[str, type[Group]] = {**GROUPS, "engine": Engine, "limits": TaskLimits}
+GROUP_MODELS: Mapping[str, type[Group]] = {
+    **GROUPS,
+    "engine": Engine,
+    "limits": TaskLimits,
+    "quality": TaskQuality,
+}
 #: The operator's arguments that describe its job: leaves that no run sets, the task, and the groups.
 ARGUMENTS = (
     *(path for path, leaf in LEAVES.items() if leaf.group is None and path not in RUN_FIELDS),

@@ -7,6 +7,7 @@ from typing import Literal
 from airflow_provider_raydatallm.contract.base import Group
 from airflow_provider_raydatallm.contract.spec.field import Affects, leaf
 from airflow_provider_raydatallm.contract.spec.gate import Gate
+from airflow_provider_raydatallm.contract.spec.hold import Hold
 
 
 class Quality(Group):
@@ -56,4 +57,17 @@ class Quality(Group):
         "whose prompt alone does not fit; `truncate` the end of the prompt's longest message; "
         "`raise_limit`: answer them last, with an engine that has a higher limit; or `chunk`, with "
         '`task="embed"`: publish the mean of the vectors of parts that fit.',
+    )
+
+
+class TaskQuality(Quality):
+    """Rows that fail for their own reasons, and slices that should not be published."""
+
+    # How the task waits, which is no part of the job: `task.hold` reads it.
+    hold: Hold = leaf(
+        Hold(),
+        affects=Affects.NOTHING,
+        doc='who decides of a slice that a gate with `"then": "hold"` holds, such as `{"users": ["alice"], '
+        '"reject_after": "2d"}`. Default: everybody who may answer the DAG\'s required actions, and it waits '
+        "until one of them does.",
     )

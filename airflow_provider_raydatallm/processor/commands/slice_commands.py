@@ -1,4 +1,5 @@
-"""`plan`: what a run would do; and `status`, by which a task asks what its run published."""
+"""`plan`: what a run would do; `status`, by which a task asks what its run published; and `decide`, by which
+it passes on what a person decided."""
 
 from __future__ import annotations
 
@@ -24,6 +25,29 @@ def add_status_command(commands: Commands) -> None:
     status = add_spec_command(commands, "status", _status, "print the report of what is published of a spec")
     add_nonce(status)
     status.add_argument("--name", help="only what this run published, or left as it was")
+
+
+def add_decide_command(commands: Commands) -> None:
+    """For a task whose slice waited for a person, as a Ray job; people have `commit` and `discard`."""
+    decide = add_spec_command(commands, "decide", _decide, "publish or discard a staged version of a spec")
+    add_nonce(decide)
+    decide.add_argument("--staged", required=True, metavar="NAME", help="as `versions` lists it")
+    decide.add_argument("--reject", action="store_true", help="discard it; its finished rows are kept")
+
+
+def _decide(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.publish.staged_commands import (
+        discard_for_people,
+        publish_approved,
+    )
+
+    job = spec_of(args)
+    if args.reject:
+        discard_for_people(job.address, args.staged)
+        print_report(None, args)
+    else:
+        print_report(publish_approved(job, args.staged), args)
+    return 0
 
 
 def _status(args: argparse.Namespace) -> int:

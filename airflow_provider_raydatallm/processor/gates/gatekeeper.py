@@ -23,12 +23,12 @@ def pass_gates(job: SliceJob, report: Report) -> Report:
     """
     gates = job.quality.gates
     if not gates:
-        return report
+        return report.model_copy(update={"gates": None})  # those that it had when it was staged
     slices = max(gate.against or 0 for gate in gates)
     before = islice(newest_versions(job.paths.metadata, before=True), slices)
     verdicts = judge(gates, report.model_dump(mode="json"), [version.body["report"] for version in before])
     for verdict in verdicts:
-        if verdict.verdict in ("warned", "unknown"):
+        if verdict.verdict in ("warned", "unknown", "held"):
             logger.warning("gate of slice %r: %s", job.slice_key, verdict)
     if failed := [verdict for verdict in verdicts if verdict.verdict == "failed"]:
         raise _stopped(job, failed)
@@ -41,6 +41,6 @@ def _stopped(job: SliceJob, failed: list[GateVerdict]) -> SliceError:
         kind="input",
         advice=(
             "Look at its rows before you change a limit: what is wrong with them is paid already",
-            'Another limit in quality.gates, or "then": "warn", judges them again, and pays for none',
+            'Another limit in quality.gates, or "then": "hold", judges them again, and pays for none',
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict, Verdict
 from airflow_provider_raydatallm.contract.spec.gate import Gate
@@ -10,6 +10,7 @@ from airflow_provider_raydatallm.processor.gates.figures import Stored, figure_o
 
 #: Earlier slices without which a change says nothing.
 FEWEST_SLICES = 3
+_STOPPED_BY: Mapping[str, Verdict] = {"warn": "warned", "fail": "failed", "hold": "held"}
 
 
 def judge(gates: Sequence[Gate], report: Stored, history: Sequence[Stored]) -> list[GateVerdict]:
@@ -29,10 +30,11 @@ def _judge(gate: Gate, report: Stored, history: Sequence[Stored]) -> GateVerdict
         slices = len(compared)
         value = figure.against(report, compared) if slices >= min(FEWEST_SLICES, gate.against) else None
     verdict: Verdict
-    if value is None:
-        verdict = "unknown"
+    has_limit = gate.max is not None or gate.min is not None
+    if value is None or not has_limit:
+        verdict = "held" if gate.then == "hold" else "unknown"
     elif (gate.max is not None and value > gate.max) or (gate.min is not None and value < gate.min):
-        verdict = "failed" if gate.then == "fail" else "warned"
+        verdict = _STOPPED_BY[gate.then]
     else:
         verdict = "passed"
     return GateVerdict(

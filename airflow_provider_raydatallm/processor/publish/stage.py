@@ -40,6 +40,7 @@ from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Ledger
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
+    HOLD_DAYS,
     StagedVersion,
     document_name,
     document_of,
@@ -86,7 +87,7 @@ class Staging:
 
         :param report: builds the report from the parts' totals.
         :param keep_days: how long it waits for somebody who commits or discards it; 0 when this run commits
-            it.
+            it, unless the report says that a person decides.
         :raises CorruptFileError: naming a damaged fragment; nothing was staged then.
         :raises LeaseLostError: when another run holds the slice now.
         :raises NumberTakenError: when its number is used up, and it is to wait or its files cannot be put.
@@ -103,7 +104,7 @@ class Staging:
             raise self._number_taken() from e
         self.folders.metadata.create_document(document_name(name), version.body)
         # `gc` uses a number up before it looks for the documents whose files it leaves.
-        if keep_days and self._is_number_taken():
+        if version.is_held and self._is_number_taken():
             remove_document(self.folders.metadata, name)
             raise self._number_taken()
         return version
@@ -137,6 +138,8 @@ class Staging:
                 kind="transient",
             )
         result = report(totals)
+        if result.awaits_person:
+            keep_days = keep_days or HOLD_DAYS
         plan_name = plan_of_staged(staged)
         self.folders.metadata.create_document(plan_name, {**self.plan.to_json(), ASKED: asked(self.job)})
         body: dict[str, object] = {

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import SliceAddress
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.publish.commit import (
     PublishedByOthersError,
     commit,
@@ -13,6 +15,7 @@ from airflow_provider_raydatallm.processor.publish.commit import (
     find_published,
 )
 from airflow_provider_raydatallm.processor.publish.slice_checks import check_shown, refuse_another_name
+from airflow_provider_raydatallm.processor.storage.filesystem import tried_briefly
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
@@ -57,6 +60,31 @@ def commit_for_people(of: SliceAddress, name: str | None, *, accepts_change: boo
         raise
     _tidy(folders, version)
     return version
+
+
+def publish_approved(job: SliceJob, name: str) -> Report:
+    """Publishes the staged version that a person approved. Returns its report, also when somebody has
+    published it before.
+
+    :raises SliceError: see `commit_for_people`.
+    """
+    accepts_change = job.publish.on_schema_change == "accept"
+    try:
+        version = commit_for_people(job.address, name, accepts_change=accepts_change)
+    except PublishedBeforeError as e:
+        version = e.version
+    return version.to_report(job.slice_path)
+
+
+def is_in_reach(job: SliceJob, name: str) -> bool:
+    """Whether this machine sees, in some seconds, that a version of that name is staged, or has been
+    published."""
+
+    def look() -> bool:
+        folders = SliceFolders.open(job.paths)
+        return read_staged(folders, name) is not None or find_published(folders, name) is not None
+
+    return tried_briefly(look) or False
 
 
 def _tidy(folders: SliceFolders, version: Version) -> None:

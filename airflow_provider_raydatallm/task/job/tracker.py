@@ -20,9 +20,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeVar, cast
-
-from airflow.sdk.exceptions import AirflowSkipException, TaskDeferred
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 from airflow_provider_raydatallm.clusters.base import Holder
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
@@ -38,6 +36,7 @@ from airflow_provider_raydatallm.hooks.lookup import patience
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
 from airflow_provider_raydatallm.task import own_xcom
+from airflow_provider_raydatallm.task.airflow_features import NO_FAILURES
 from airflow_provider_raydatallm.task.job.cancel import OWNER_KEY, TaskAttempt
 from airflow_provider_raydatallm.task.job.left_jobs import stop_and_wait, stop_left_jobs
 from airflow_provider_raydatallm.task.job.record import (
@@ -253,7 +252,9 @@ class JobTracker:
         watch.read_log_end(hook.call(jobs_api.read_log_tail(job_id, info, 200)))
         if not watch.has_outcome:  # its log may have gone with its node: then the waiter asks the store
             return info.status == "SUCCEEDED"
-        return isinstance(watch.decide(info.status), Finished)
+        verdict = watch.decide(info.status)
+        # What waits for a person may have been published or discarded since.
+        return isinstance(verdict, Finished) and verdict.report.get("outcome") != "held"
 
     def queue_place(self, queue_timeout: float) -> QueuePlace:
         options = self._wait_options
@@ -341,10 +342,21 @@ class JobTracker:
         :param job: the slice, which the DAG may describe otherwise by now.
         :param run: id of the job that ended without a report: an earlier version is not its result.
         """
+        return self._submit_command(job, "status", "--name", run)
+
+    def submit_decision(self, job: SliceJob, staged: str, *, is_approval: bool) -> JobRef:
+        """Submits a job that publishes or discards a staged version, which this machine does not reach.
+
+        :param job: see `submit_status_job`.
+        """
+        self._held.add(self.keep_trying(self.hook.acquire))
+        return self._submit_command(job, "decide", "--staged", staged, *["--reject"] * (not is_approval))
+
+    def _submit_command(self, job: SliceJob, command: Literal["status", "decide"], *words: str) -> JobRef:
         nonce = uuid.uuid4().hex
-        name = make_submission_id(self.submission.metadata, f"status-{nonce[:12]}")
+        name = make_submission_id(self.submission.metadata, f"{command}-{nonce[:12]}")
         submission = replace(self.submission, job=job)
-        self.keep_trying(lambda: submission.submit(self.hook, "status", name, nonce, ["--name", run]))
+        self.keep_trying(lambda: submission.submit(self.hook, command, name, nonce, words))
         return replace(
             self._wait_options, cluster=self.hook.acquired, submission_id=name, nonce=nonce,
             orphan_timeout=None, deadline=None,
@@ -413,7 +425,7 @@ class JobTracker:
         self._held.add(cluster)
         try:
             yield
-        except (TaskDeferred, AirflowSkipException):
+        except NO_FAILURES:
             raise
         except BaseException as e:
             record = self._record

@@ -59,6 +59,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "crowded": {
         "engine": {"kind": "held_engine:HeldEngine", "batch_size": 10, "kwargs": {"ask_cpus": 20}},
     },
+    # A person looks at every slice.
+    "reviewed": {"quality": {"gates": [{"of": "rows", "then": "hold"}]}},
     "once": {"retries": 0, "limits": {"orphan": 60, "reconnect": 5}},
 }
 FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")

@@ -231,6 +231,18 @@ def test_deadline_tells_only_of_a_run_that_may_be_late(
         )
 
 
+@pytest.mark.parametrize("state", ["awaiting_input", "deferred"])
+def test_slice_that_waits_for_a_person_says_so(run: Run, state: str) -> None:
+    run.note("ask", outcome="held")
+    run.states = {"ask": state}
+    asyncio.run(_tell())
+    assert "waits for a person, who decides whether it is published" in Recorder.sent[-1]
+
+
+async def _tell() -> None:
+    await SliceNotifier(Recorder, text="{{ slices.text }}", context=deadline())
+
+
 def test_storage_that_hangs_or_is_closed_does_not_hold_the_message(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

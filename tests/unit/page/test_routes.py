@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.links.output import OutputLink
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.page import app, storage
 from airflow_provider_raydatallm.page.answers import SliceLine, State
-from airflow_provider_raydatallm.page.index import RunOfSlice
+from airflow_provider_raydatallm.page.index import RunOfSlice, state_of
 from airflow_provider_raydatallm.processor.tables import slice_view
 from airflow_provider_raydatallm.processor.tables.slice_view import SliceView
 from airflow_provider_raydatallm.task.slice_entry import SliceEntry
@@ -88,6 +88,15 @@ def test_slices_have_the_state_that_airflow_knows(client_of: ClientOf) -> None:
     assert page["slices"][7]["counts"]["quarantined"] == 12
     rest = get(client_of(ANN), f"{TASK}/slices", offset=5, limit=10)
     assert rest["slices"] == page["slices"][5:]
+
+
+@pytest.mark.parametrize(
+    ("airflow", "shown"),
+    [("awaiting_input", "held"), ("deferred", "held"), ("running", "running"), ("failed", "failed")],
+)
+def test_slice_that_waits_for_a_person_is_told_from_one_that_runs(airflow: str, shown: str) -> None:
+    entry = SliceEntry.parse({"slice_key": "a", "paths": {}, "outcome": "held"})
+    assert state_of(airflow, entry) == shown
 
 
 def test_runs_that_have_not_come_to_their_slice_are_told(

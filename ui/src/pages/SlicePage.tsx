@@ -12,6 +12,7 @@ import {
 } from "../parts/basics";
 import { Cluster } from "../parts/slice/Cluster";
 import { Failed } from "../parts/slice/Failed";
+import { Gates } from "../parts/slice/Gates";
 import { Live } from "../parts/slice/Live";
 import { OverTime } from "../parts/slice/OverTime";
 import { Phases } from "../parts/slice/Phases";
@@ -77,9 +78,11 @@ export function SlicePage({ dag, task, run, map }: Props) {
           {stored.error && !error ? <Note>The slice&apos;s folder could not be read: this is what Airflow knows.</Note> : null}
           <OtherRun answer={answer} dag={dag} task={task} />
           <NewerVersion before={publishedUnder(answer.line, answer.history)} line={answer.line} stored={stored.value} />
+          {state === "held" ? <Held dag={dag} map={map} run={run} task={task} /> : null}
           {isNewest(answer) && state === "running" ? <Live stored={stored.value} /> : null}
           <Result line={answer.line} settings={settings} stored={stored.value} />
           {isNewest(answer) ? <Actions dag={dag} line={answer.line} settings={settings} task={task} toChange={answer.to_change} /> : null}
+          <Gates verdicts={answer.line.gates} />
           <RowCounts
             counts={answer.line.labels}
             names="labels"
@@ -109,6 +112,18 @@ export function SlicePage({ dag, task, run, map }: Props) {
         </>
       )}
     </>
+  );
+}
+
+/** All rows are answered, and a person decides whether they are published. */
+function Held({ dag, task, run, map }: Props) {
+  return (
+    <Section title="Decision">
+      <Text>
+        All rows are answered, and nothing of them is published: a gate leaves that to a person.
+      </Text>
+      <PageLink to={`${taskInstancePath(dag, task, run, map)}/required_actions`}>Approve or reject</PageLink>
+    </Section>
   );
 }
 
@@ -196,7 +211,7 @@ function lasted({ started, ended }: Pick<SliceLine, "ended" | "started">): strin
 }
 
 function whileItRuns({ line }: SliceRun): number | null {
-  return line.state === "running" || line.state === "queued" ? LIVE_MS : null;
+  return ["running", "held", "queued"].includes(line.state) ? LIVE_MS : null;
 }
 
 /** What the slice's folder has of progress, and what can be done now, is of the newest run. */

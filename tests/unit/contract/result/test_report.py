@@ -19,6 +19,7 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
     )
     assert set(xcom) == {
         "outcome", "slice_key", "output_path", "published_version", "report_path", "ray_job_id",
+        "staged_version",
         "dashboard_url", "fingerprint", "labels", "quarantine_reasons",
         "counts", "tokens", "seconds", "throughput", "utilisation", "balance", "gates", "advice",
     }  # fmt: skip

@@ -1,0 +1,176 @@
+"""A slice that waits for a person, by Airflow's required actions: the question, and what becomes of the
+answer. Meanwhile there is no job, no cluster and no worker: only the staged version."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import pydantic
+
+from airflow_provider_raydatallm.contract.base import Contract
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text
+from airflow_provider_raydatallm.contract.result.errors import StorageError
+from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.contract.spec.hold import Hold
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.task import submission
+from airflow_provider_raydatallm.task.airflow_features import await_input
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from airflow_provider_raydatallm.submit.ray_job import JobSubmission
+
+APPROVE, REJECT = "Approve", "Reject"
+_ASK_AGAIN = "Clear the task: it asks again, and answers no row again"
+
+
+class HeldSlice(Contract):
+    """What Airflow keeps for the resume.
+
+    :ivar staged: name of the version that waits.
+    :ivar verdicts: of the gates that hold it, for people.
+    :ivar hold: as it was when the question was put.
+    """
+
+    job: SliceJob
+    staged: str
+    verdicts: tuple[str, ...]
+    hold: Hold
+
+    @classmethod
+    def of(cls, job: SliceJob, report: Report, hold: Hold) -> HeldSlice:
+        held = tuple(str(gate) for gate in report.gates or () if gate.verdict == "held")
+        return cls(job=job, staged=str(report.staged_version), verdicts=held, hold=hold)
+
+    def to_kwargs(self) -> dict[str, Any]:
+        """Returns it as JSON."""
+        return {"held": self.model_dump(mode="json", exclude_defaults=True)}
+
+    @classmethod
+    def from_kwargs(cls, held: Any) -> HeldSlice:
+        """:raises RayLLMInputError: when another version of the provider kept what this one cannot read."""
+        try:
+            return cls.model_validate(held)
+        except pydantic.ValidationError:
+            raise RayLLMInputError(
+                "another version of the provider asked, and this one cannot read what it kept",
+                advice=_ASK_AGAIN,
+            ) from None
+
+
+@dataclass(frozen=True)
+class Decision:
+    """
+    :param by: who decided, for people.
+    """
+
+    is_approval: bool
+    by: str
+
+    @classmethod
+    def of(cls, event: Mapping[str, Any], hold: Hold) -> Decision:
+        """
+        :param event: of Airflow, when the task is resumed.
+        :raises RayLLMInputError: when it is no decision, or of somebody who may not: nothing is published.
+        """
+        chosen, user = event.get("chosen_options"), event.get("responded_by_user")
+        if chosen not in ([APPROVE], [REJECT]):
+            raise RayLLMInputError(
+                f"Airflow resumed the task without a decision: {event.get('error') or chosen!r:.200}",
+                advice=_ASK_AGAIN,
+            )
+        # Of a task that asks a second time Airflow keeps the first question: what then counts as chosen in
+        # the end, and who may answer, may be of a DAG before it was edited.
+        if not user:
+            return cls(hold.approve_after is not None, "nobody in time, and so quality.hold")
+        name = plain_text(str(user["name"]))
+        if hold.users and str(user["id"]) not in hold.users:
+            raise RayLLMInputError(
+                f"{name} decided, whom quality.hold does not name: it names {', '.join(hold.users)}",
+                advice=_ASK_AGAIN,
+            )
+        return cls(chosen == [APPROVE], name)
+
+
+def ask(context: Context, held: HeldSlice, *, page: str, method_name: str) -> NoReturn:
+    """Puts the question to people, and ends the task's process until one of them has decided.
+
+    :param page: address of the slice's page.
+    :param method_name: of the operator, which continues then.
+    """
+    from airflow.sdk.execution_time.hitl import upsert_hitl_detail
+
+    hold = held.hold
+    after = hold.reject_after or hold.approve_after
+    defaults = None if after is None else [REJECT if hold.reject_after is not None else APPROVE]
+    ti: Any = context["ti"]
+    upsert_hitl_detail(
+        ti_id=ti.id,
+        options=[APPROVE, REJECT],
+        subject=f"Publish slice {plain_text(held.job.slice_key)}?",
+        body=_body(held, page),
+        defaults=defaults,
+        params={},
+        assigned_users=[{"id": user, "name": user} for user in hold.users] or None,
+    )
+    await_input(
+        ti_id=ti.id,
+        options=[APPROVE, REJECT],
+        defaults=defaults,
+        timeout=None if after is None else timedelta(seconds=after),
+        method_name=method_name,
+        kwargs=held.to_kwargs(),
+    )
+
+
+def decide_here(submission_: JobSubmission, held: HeldSlice, decision: Decision) -> Report | bool:
+    """Does what was decided, if this machine reaches the slice: its report, or True for what was rejected.
+    False where the cluster has to.
+
+    :raises SliceError: when it cannot be published.
+    """
+    from airflow_provider_raydatallm.processor.publish import staged_commands
+
+    job = held.job
+    if submission.uses_another_store(submission_) or not staged_commands.is_in_reach(job, held.staged):
+        return False
+    try:
+        if decision.is_approval:
+            return staged_commands.publish_approved(job, held.staged)
+        staged_commands.discard_for_people(job.address, held.staged)
+    except StorageError:  # such as of a disk that this machine may only read
+        return False
+    return True
+
+
+def rejection(held: HeldSlice, decision: Decision) -> RayLLMInputError:
+    why = f": {'; '.join(held.verdicts)}" if held.verdicts else ""
+    return RayLLMInputError(
+        f"slice {held.job.slice_key!r} was rejected by {decision.by}{why}",
+        advice=(
+            "Nothing of it is published, and its finished rows are kept",
+            "Change what was wrong and clear the task: rows whose request stays the same are not asked again",
+        ),
+    )
+
+
+def _body(held: HeldSlice, page: str) -> str:
+    """In Markdown, and without figures: Airflow shows the first text again when the task asks a second time,
+    of another version perhaps."""
+    job = held.job
+    return (
+        f"All rows of slice {_code(job.slice_key)} are answered, and nothing of it is published in "
+        f"{_code(job.slice_path)}. [Its page]({page}) shows what the gates say, and the slice beside others."
+        f"\n\n**{APPROVE}** publishes it and asks the model nothing. **{REJECT}** publishes nothing; its "
+        "finished rows are kept."
+    )
+
+
+def _code(text: str) -> str:
+    """As Markdown shows it without reading it."""
+    return f"`{plain_text(text).replace('`', chr(39)):.300}`"

@@ -1,0 +1,76 @@
+"""Slices that wait for a person, by Airflow's required actions, answered as its UI does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from airflow_provider_raydatallm.triggers.task_trigger import EARLIEST_EVENT_SECONDS
+from tests.support.airflow_processes import Airflow
+from tests.support.airflow_rest import LIMIT, Task, wait_for
+from tests.support.ray_door import Cluster
+from tests.support.tables import ROWS, Table
+
+DAY = "2025-01-01"
+
+
+def held(airflow: Airflow, table: Table, mode: str) -> tuple[Task, dict[str, Any]]:
+    task = airflow.api.trigger(f"reviewed_{mode}", conf={"table": table.name, "slice": DAY})
+    return task, airflow.api.wait_asked(task)
+
+
+def answer(airflow: Airflow, task: Task, option: str) -> None:
+    """No person is so fast that Airflow still has to hear of the end of the process that asked: it would take
+    the try for lost, and try again."""
+    time.sleep(EARLIEST_EVENT_SECONDS)
+    airflow.api.answer(task, option)
+
+
+def answered(table: Table) -> int:
+    return sum(rows for _, rows in table.answered(DAY))
+
+
+def test_slice_is_published_once_a_person_has_approved_it_whatever_ends_meanwhile(
+    airflow: Airflow, cluster: Cluster, make_table: Callable[..., Table], mode: str
+) -> None:
+    table = make_table(DAY)
+    task, question = held(airflow, table, mode)
+    assert not table.has_output(DAY)
+    wait_for(lambda: not cluster.running(run_id=task.run_id) or None, LIMIT, "the job to end")
+    assert question["subject"] == f"Publish slice {DAY}?"
+    assert question["options"] == ["Approve", "Reject"]
+    assert f"All rows of slice `{DAY}` are answered" in question["body"]
+    assert airflow.api.xcom(task, "ray_llm_slice")["gates"][0]["verdict"] == "held"
+    for component in ("scheduler", "triggerer", "api_server"):
+        airflow.restart(component)
+    assert not table.has_output(DAY)
+    airflow.api.answer(task, "Approve")
+    assert airflow.api.finish(task) == "success"
+    assert table.rows_right(DAY)
+    result = airflow.api.xcom(task)
+    assert (result["outcome"], result["published_version"], answered(table)) == ("published", 1, ROWS)
+    with pytest.raises(httpx.HTTPStatusError, match="409"):
+        airflow.api.answer(task, "Approve")
+
+
+def test_rejected_slice_is_not_published_and_asked_about_again_without_a_token(
+    airflow: Airflow, make_table: Callable[..., Table]
+) -> None:
+    table = make_table(DAY)
+    task, _ = held(airflow, table, "deferred")
+    answer(airflow, task, "Reject")
+    assert airflow.api.finish(task) == "failed"
+    failure = airflow.api.xcom(task, "ray_llm_failure")
+    assert failure["sentence"].startswith(f"slice '{DAY}' was rejected by ")
+    assert airflow.api.get(task)["try_number"] == 1  # a retry would ask the same
+    assert not table.has_output(DAY)
+    airflow.api.clear(task)
+    airflow.api.wait_asked(task)
+    answer(airflow, task, "Approve")
+    assert airflow.api.finish(task) == "success"
+    assert table.rows_right(DAY)
+    assert answered(table) == ROWS

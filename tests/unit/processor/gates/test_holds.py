@@ -1,0 +1,142 @@
+"""Slices that a gate leaves to a person: what is published, and when, and what that costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.__main__ import main
+from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
+from airflow_provider_raydatallm.processor.publish.published import current_report
+from airflow_provider_raydatallm.processor.publish.staged_commands import (
+    discard_for_people,
+    is_in_reach,
+    publish_approved,
+)
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.staged_versions import HOLD_DAYS, read_staged
+from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
+
+CUT = answer_with(finish_reason="length")
+EACH = {"of": "rows", "then": "hold"}
+MANY_CUT = {"of": "truncated", "max": 0.5, "then": "hold"}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> SliceJob:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"name": ["a", "b", "c"]}), tmp_path / "in" / "a.parquet")
+    return changed(job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out"), quality__gates=[EACH])
+
+
+def files(job: SliceJob) -> list[Path]:
+    return [*Path(job.slice_path).glob("*")]
+
+
+def test_held_slice_is_published_by_its_approval_which_answers_nothing(job: SliceJob) -> None:
+    cluster = InProcess()
+    report = run_in_process(job, cluster)
+    assert (report.outcome, report.published_version) == ("held", None)
+    assert [(gate.of, gate.verdict, gate.value) for gate in report.gates or ()] == [("rows", "held", 3)]
+    assert files(job) == []
+    assert current_report(job) is None
+    name = report.staged_version
+    assert name is not None
+    assert is_in_reach(job, name)
+    assert (staged := read_staged(SliceFolders.open(job.paths), name)) is not None
+    assert staged.keep_days == HOLD_DAYS
+    approved = publish_approved(job, name)
+    assert (approved.outcome, approved.published_version, approved.counts.succeeded) == ("published", 1, 3)
+    assert publish_approved(job, name).published_version == 1  # by whom it took longer
+    assert files(job)
+    assert cluster.answered == 3
+    assert run_in_process(job, cluster).outcome == "unchanged"
+
+
+@pytest.mark.parametrize("gates", [[MANY_CUT], [{"of": "labels", "against": 7, "max": 1, "then": "hold"}]])
+def test_gate_holds_a_slice_by_its_figure_or_where_it_knows_none(job: SliceJob, gates: Any) -> None:
+    report = run_in_process(changed(job, quality__gates=gates), InProcess(answer=CUT))
+    assert report.outcome == "held"
+    assert files(job) == []
+
+
+def test_gate_that_holds_lets_pass_what_is_within_its_limit(job: SliceJob) -> None:
+    report = run_in_process(
+        changed(job, quality__gates=[MANY_CUT]), InProcess(answer=answer_with(finish_reason="stop"))
+    )
+    assert (report.outcome, report.published_version) == ("published", 1)
+
+
+def test_gate_that_fails_stops_what_another_would_hold(job: SliceJob) -> None:
+    gates = [EACH, {**MANY_CUT, "then": "fail"}]
+    with pytest.raises(SliceError, match="did not pass"):
+        run_in_process(changed(job, quality__gates=gates), InProcess(answer=CUT))
+    assert files(job) == []
+
+
+def test_later_run_meets_the_same_hold_and_publishes_it_once_its_gates_let_it(job: SliceJob) -> None:
+    cluster = InProcess()
+    first, second = (run_in_process(job, cluster) for _ in range(2))
+    assert second.outcome == "held"
+    assert second.staged_version == first.staged_version
+    report = run_in_process(changed(job, quality__gates=[]), cluster)
+    assert (report.outcome, cluster.answered) == ("published", 3)
+
+
+def test_version_that_a_run_staged_is_held_when_its_gates_say_so_by_now(job: SliceJob) -> None:
+    """The run before died between stage and commit."""
+    cluster = InProcess()
+
+    def die() -> None:
+        raise SystemExit(1)
+
+    with pytest.raises(SystemExit):
+        run_slice(changed(job, quality__gates=[]), lambda progress: None, cluster, before_commit=die)
+    report = run_in_process(job, cluster)
+    assert (report.outcome, cluster.answered) == ("held", 3)
+    assert files(job) == []
+    assert publish_approved(job, str(report.staged_version)).published_version == 1
+
+
+def test_rejected_slice_keeps_its_rows_and_is_asked_about_anew(job: SliceJob) -> None:
+    cluster = InProcess()
+    name = str(run_in_process(job, cluster).staged_version)
+    discard_for_people(job.address, name)
+    assert not is_in_reach(job, name)
+    with pytest.raises(SliceError, match="no staged version"):
+        publish_approved(job, name)
+    again = run_in_process(job, cluster)
+    assert (again.outcome, cluster.answered) == ("held", 3)
+    assert again.staged_version != name
+
+
+def test_approval_is_refused_once_another_version_is_published(job: SliceJob) -> None:
+    name = str(run_in_process(job, InProcess()).staged_version)
+    other = changed(job, quality__gates=[], prompt="Other {name}")
+    assert run_in_process(other, InProcess()).published_version == 1
+    with pytest.raises(SliceError, match="another version was published since"):
+        publish_approved(job, name)
+    assert current_report(other) is not None
+
+
+def test_gc_leaves_what_waits_for_a_person(job: SliceJob) -> None:
+    name = str(run_in_process(job, InProcess()).staged_version)
+    for found in find_leftovers(job.address, 0):
+        remove_leftovers(found, 0)
+    assert publish_approved(job, name).published_version == 1
+
+
+@pytest.mark.parametrize(("words", "shown"), [([], True), (["--reject"], False)])
+def test_job_passes_a_decision_on(job: SliceJob, tmp_path: Path, words: list[str], shown: bool) -> None:
+    name = str(run_in_process(job, InProcess()).staged_version)
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    assert main(["decide", f"{tmp_path}/spec.json", "--staged", name, *words]) == 0
+    assert (current_report(job) is not None) == shown
+    assert is_in_reach(job, name) == shown

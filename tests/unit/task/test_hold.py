@@ -1,0 +1,147 @@
+"""A slice that waits for a person, beside Airflow: what is read of a decision, and done."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.contract.spec.hold import Hold
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.processor.publish.published import current_report
+from airflow_provider_raydatallm.submit.ray_job import JobSubmission
+from airflow_provider_raydatallm.task import hold, submission
+from tests.support.in_process import InProcess, changed, job_of, run_in_process
+
+BOB = {"id": "7", "name": "bob"}
+APPROVAL, REJECTION = hold.Decision(True, "bob"), hold.Decision(False, "bob")
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> hold.HeldSlice:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"name": ["a", "b", "c"]}), tmp_path / "in" / "a.parquet")
+    job = changed(
+        job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out"),
+        quality__gates=[{"of": "rows", "then": "hold"}],
+    )
+    return hold.HeldSlice.of(job, run_in_process(job, InProcess()), Hold())
+
+
+def submission_of(job: SliceJob, **variables: str) -> JobSubmission:
+    return JobSubmission(job, [], {"env_vars": variables}, dict, {})
+
+
+@pytest.mark.parametrize(
+    ("event", "decision"),
+    [
+        ({"chosen_options": ["Approve"], "responded_by_user": BOB}, APPROVAL),
+        ({"chosen_options": ["Reject"], "responded_by_user": BOB}, REJECTION),
+    ],
+)
+def test_decision_is_whose_it_is(event: dict[str, Any], decision: hold.Decision) -> None:
+    assert hold.Decision.of(event, Hold()) == decision
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {},
+        {"chosen_options": []},
+        {"chosen_options": None},
+        {"chosen_options": ["approve"]},
+        {"chosen_options": ["Approve", "Reject"]},
+        {"chosen_options": "Approve"},
+        {"error": "The response timeout has passed", "error_type": "timeout"},
+    ],
+)
+def test_what_is_no_decision_publishes_nothing(event: dict[str, Any]) -> None:
+    with pytest.raises(RayLLMInputError, match="without a decision"):
+        hold.Decision.of(event, Hold())
+
+
+def test_held_slice_comes_back_from_what_airflow_keeps(held: hold.HeldSlice) -> None:
+    kept = held.to_kwargs()
+    assert hold.HeldSlice.from_kwargs(**kept) == held
+    assert held.verdicts == ("rows is 3",)
+    with pytest.raises(RayLLMInputError, match="another version of the provider"):
+        hold.HeldSlice.from_kwargs({"of": "a newer provider"})
+
+
+def test_approval_is_carried_out_where_the_slice_is_in_reach(held: hold.HeldSlice) -> None:
+    for _ in range(2):  # the process died before Airflow took note
+        report = hold.decide_here(submission_of(held.job), held, APPROVAL)
+        assert isinstance(report, Report)
+        assert (report.outcome, report.published_version) == ("published", 1)
+
+
+def test_rejection_is_carried_out_where_the_slice_is_in_reach(held: hold.HeldSlice) -> None:
+    assert hold.decide_here(submission_of(held.job), held, REJECTION) is True
+    assert hold.decide_here(submission_of(held.job), held, APPROVAL) is False  # perhaps on the cluster's disk
+    assert current_report(held.job) is None
+    assert "slice '2026-01-31' was rejected by bob: rows is 3" in str(hold.rejection(held, REJECTION))
+
+
+def test_cluster_carries_it_out_where_the_store_may_be_another(held: hold.HeldSlice) -> None:
+    elsewhere = submission_of(held.job, AWS_ENDPOINT_URL="http://other:9000")
+    assert hold.decide_here(elsewhere, held, APPROVAL) is False
+    assert current_report(held.job) is None
+
+
+@pytest.mark.parametrize(
+    ("written", "says"),
+    [
+        ({"hold": {"reject_after": "soon"}}, "quality.hold: reject_after"),
+        ({"hold": {"reject_after": "1d", "approve_after": "1d"}}, "exclude each other"),
+        ({"hold": {"user": ["bob"]}}, "there is no user"),
+        ({"hold": {"users": "bob"}}, "quality.hold: users"),
+    ],
+)
+def test_hold_that_cannot_work_is_refused_by_name(written: Any, says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        submission.hold_of(written)
+
+
+def test_hold_may_be_rendered_as_text() -> None:
+    read = submission.hold_of({"hold": '{"users": ["bob"], "approve_after": "2h"}'})
+    assert (read.users, read.approve_after, read.reject_after) == (("bob",), 7200, None)
+    assert submission.hold_of(None) == submission.hold_of({})
+
+
+@pytest.mark.parametrize("first", ["Approve", "Reject"])
+def test_silence_counts_as_the_dag_said_when_it_asked(first: str) -> None:
+    """Airflow says what the first question of the task said."""
+    event = {"chosen_options": [first], "responded_by_user": None, "timedout": True}
+    by = "nobody in time, and so quality.hold"
+    assert hold.Decision.of(event, Hold(reject_after=60)) == hold.Decision(False, by)
+    assert hold.Decision.of(event, Hold(approve_after=60)) == hold.Decision(True, by)
+
+
+def test_decision_of_somebody_whom_the_dag_does_not_name_by_now_publishes_nothing() -> None:
+    event = {"chosen_options": ["Approve"], "responded_by_user": BOB}
+    assert hold.Decision.of(event, Hold(users=("7",))) == APPROVAL
+    with pytest.raises(RayLLMInputError, match=r"bob decided, whom quality\.hold does not name"):
+        hold.Decision.of(event, Hold(users=("alice",)))
+
+
+def test_question_shows_what_others_wrote_as_text(
+    monkeypatch: pytest.MonkeyPatch, held: hold.HeldSlice
+) -> None:
+    asked: dict[str, Any] = {}
+    monkeypatch.setattr(
+        "airflow.sdk.execution_time.hitl.upsert_hitl_detail", lambda **said: asked.update(said)
+    )
+    job = changed(held.job, slice_key="`[x](http://evil)")
+    named = held.model_copy(update={"job": job, "hold": Hold(users=("bob",), reject_after=60)})
+    with pytest.raises(BaseException) as pause:  # noqa: PT011 - of two kinds, by Airflow's version
+        hold.ask(cast("Any", {"ti": SimpleNamespace(id="t")}), named, page="http://a/b", method_name="go_on")
+    assert pause.typename in ("TaskAwaitingInput", "TaskDeferred")
+    assert (asked["options"], asked["defaults"]) == (["Approve", "Reject"], ["Reject"])
+    assert asked["assigned_users"] == [{"id": "bob", "name": "bob"}]
+    assert "`'[x](http://evil)`" in asked["body"]

@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.task.airflow_features import HAS_EVENT_PARTITIO
 
 ROOT, ENGINES = os.environ["DURABLE_ROOT"], os.environ["DURABLE_ENGINES"].split(os.pathsep)
 MODES: dict[str, dict[str, Any]] = {"waiting": {"deferrable": False}, "deferred": {"deferrable": True}}
+REVIEWED = {"gates": [{"of": "rows", "then": "hold"}]}
 #: DAGs that a person triggers, each with something of its own.
 VARIANTS: dict[str, dict[str, Any]] = {
     "manual": {},
@@ -60,7 +61,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "engine": {"kind": "held_engine:HeldEngine", "batch_size": 10, "kwargs": {"ask_cpus": 20}},
     },
     # A person looks at every slice.
-    "reviewed": {"quality": {"gates": [{"of": "rows", "then": "hold"}]}},
+    "reviewed": {"quality": REVIEWED},
+    # What the workers see is no store of the cluster's.
+    "reviewed_afar": {
+        "quality": REVIEWED,
+        "runtime_env": {"env_vars": {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}},
+    },
     "once": {"retries": 0, "limits": {"orphan": 60, "reconnect": 5}},
 }
 FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")

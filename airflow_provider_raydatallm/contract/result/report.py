@@ -9,6 +9,7 @@ from pydantic import Field, create_model
 from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.result.counters import Section, counters_of
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
+from airflow_provider_raydatallm.contract.spec.gate import MOST_GATES
 
 T = TypeVar("T")
 
@@ -18,7 +19,6 @@ MOST_LABELS = 50
 MOST_WORKERS = 64
 MOST_SPANS = 120
 MOST_ADVICE = 50
-MOST_GATES = 100
 
 #: A value for each span of a history.
 _Spans = Annotated[tuple[T, ...], Field(max_length=MOST_SPANS)]

@@ -16,8 +16,11 @@ Share = Literal[
 OF_LABEL = "label:"
 #: What a gate may look at beside a share, or the share of a label.
 OTHERS = ("rows", "top_label", "labels")
+_OF_LABELS = OTHERS[1:]
 #: How many slices a history has at most: each is a read of its commit.
 MOST_SLICES = 60
+#: How many gates a slice has at most.
+MOST_GATES = 100
 
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -56,6 +59,8 @@ class Gate(Contract):
     def _check_limits(self) -> Gate:
         if self.max is None and self.min is None:
             raise ValueError(f"the gate of {self.of!r} has no limit: give max, min, or both")
+        if self.of != "rows" and (above := [limit for limit in (self.min, self.max) if (limit or 0) > 1]):
+            raise ValueError(f"the gate of {self.of!r} has the limit {above[0]:g}: shares are from 0 to 1")
         if self.max is not None and self.min is not None and self.min > self.max:
             raise ValueError(
                 f"the gate of {self.of!r} lets nothing pass: min {self.min:g} is above max {self.max:g}"
@@ -65,6 +70,15 @@ class Gate(Contract):
                 "the gate of 'labels' has nothing to compare with: give against=, such as 7 slices"
             )
         return self
+
+    @property
+    def is_of_labels(self) -> bool:
+        return self.of in _OF_LABELS or self.label is not None
+
+    @property
+    def label(self) -> str | None:
+        """The label whose share is meant, if any."""
+        return self.of.removeprefix(OF_LABEL) if self.of.startswith(OF_LABEL) else None
 
     def __str__(self) -> str:
         limits = [

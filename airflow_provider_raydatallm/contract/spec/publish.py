@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import ValidationInfo, field_validator
 
 from airflow_provider_raydatallm.contract.addresses import check_address
-from airflow_provider_raydatallm.contract.base import FOLDER, Group
+from airflow_provider_raydatallm.contract.base import FOLDER, Group, Several
 from airflow_provider_raydatallm.contract.spec.field import Affects, leaf
 
 #: What is known of an answered row beside its answer.
@@ -20,7 +20,7 @@ Detail = Literal[
 class Publish(Group):
     """How the slice is published."""
 
-    details: tuple[Detail, ...] = leaf(
+    details: Several[Detail] = leaf(
         (),
         affects=Affects.PUBLISHED,
         doc="columns of each row beside its answer, named `<output_column>_<detail>`: `finish_reason`, "

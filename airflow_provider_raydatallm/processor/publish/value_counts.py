@@ -20,8 +20,7 @@ _LINE_CHARACTERS = 100
 
 def label_column(job: SliceJob) -> str | None:
     """Returns the column of the job's labels; None when its answers are no labels."""
-    has_labels = job.task.labels_of_answers is not None or job.task.answers_labels
-    return job.output_column if has_labels else None
+    return job.output_column if job.task.has_labels else None
 
 
 def count_labels(table: pa.Table, name: str | None) -> Counter[str]:

@@ -52,16 +52,16 @@ def test_report_tells_what_each_gate_said(job: SliceJob, caplog: pytest.LogCaptu
     gates = [
         {"of": "truncated", "max": 0.5, "then": "warn"},
         {"of": "quarantined", "max": 0},
-        {"of": "top_label", "max": 0.9},
+        {"of": "cached", "max": 0.9},
     ]
     with caplog.at_level(logging.WARNING):
         report = run_in_process(with_gates(job, *gates), InProcess(answer=CUT))
     assert report.gates is not None
     assert [(one.of, one.verdict, one.value) for one in report.gates] == [
-        ("truncated", "warned", 1.0), ("quarantined", "passed", 0.0), ("top_label", "unknown", None),
+        ("truncated", "warned", 1.0), ("quarantined", "passed", 0.0), ("cached", "unknown", None),
     ]  # fmt: skip
     assert "truncated is 1, above max 0.5" in caplog.text
-    assert "top_label is not known" in caplog.text
+    assert "cached is not known" in caplog.text
 
 
 def test_slice_is_compared_with_those_before_it_and_no_later_ones(job: SliceJob) -> None:

@@ -80,6 +80,8 @@ def test_only_the_nearest_slices_count() -> None:
         ({"of": "label:", "max": 1}, "is no figure"),
         ({"of": "truncated"}, "has no limit"),
         ({"of": "rows", "max": 1, "min": 2}, "lets nothing pass"),
+        ({"of": "truncated", "max": 2}, "'truncated' has the limit 2: shares are from 0 to 1"),
+        ({"of": "label:x", "min": 5, "max": 10}, "has the limit 5: shares"),
         ({"of": "labels", "max": 0.2}, "against="),
         ({"of": "rows", "max": float("nan")}, "finite"),
         ({"of": "rows", "max": 1, "against": 0}, "greater than or equal to 1"),

@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError, log_t
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
+from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.gatekeeper import pass_gates
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.input.plan import Plan
@@ -174,11 +175,8 @@ class VersionBuild:
         """
         if self.staged is not None:
             self.progress({"step": "publish"})
-            pass_gates(
-                self.job, self.staged.version.to_report(self.job.slice_path)
-            )  # they may be others than when it was staged
             try:
-                return self._commit(lease, self.staged)
+                return self._commit(lease, self._judge(self.staged))
             except UnusableError as e:
                 self._forget_staged(log_text(e))
         staged = self.stage(lease, cluster)
@@ -200,10 +198,21 @@ class VersionBuild:
         if self.staged is not None:
             try:
                 check_waits(self.folders, self.staged)
-                return self.staged
+                return self._judge(self.staged)
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))
         return self.stage(lease, cluster, keep_days)
+
+    def _judge(self, staged: StagedVersion) -> StagedVersion:
+        """Returns what an earlier run staged, with what the gates of now say: they may be others than then.
+
+        :raises SliceError: when they stop it.
+        """
+        try:
+            slice_ = Facts.of_commit(staged.version.body)
+        except ValueError as e:
+            raise UnusableError(f"{staged.name} says what no run counted: it is staged anew") from e
+        return staged.with_gates(pass_gates(self.job, slice_))
 
     def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:
         """Answers the missing rows and stages the version.
@@ -466,7 +475,8 @@ class _Run:
                 startup_s=startup_s,
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
             )
-            return pass_gates(build.job, report)
+            gates = pass_gates(build.job, Facts.of_report(report, totals.labels))
+            return report.model_copy(update={"gates": gates})
 
         fields = build.shape.fields
         if fields is None and build.plan.rows:

@@ -15,6 +15,8 @@ T = TypeVar("T")
 
 #: How many labels a report names: the most frequent ones.
 MOST_LABELS = 50
+#: How many its commit counts: functions of users may return a text of its own for each row.
+MOST_COUNTED = 10_000
 #: How many workers it names, how many spans of time its history has, and how much advice it gives.
 MOST_WORKERS = 64
 MOST_SPANS = 120

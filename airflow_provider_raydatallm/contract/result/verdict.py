@@ -12,7 +12,7 @@ Verdict = Literal["passed", "warned", "failed", "unknown"]
 class GateVerdict(Contract):
     """
     value: of the figure, or of its change; None where it is not known.
-    slices: how many earlier ones it was compared with.
+    slices: how many earlier ones it was compared with: those that tell the figure.
     verdict: `unknown` where there is no value, as of labels that are none, or with fewer than three slices
         before. It stops nothing.
     """
@@ -32,7 +32,11 @@ class GateVerdict(Contract):
         limit, word = (
             (self.max, "max") if self.max is not None and self.value > self.max else (self.min, "min")
         )
-        told = (
-            f", {'above' if word == 'max' else 'below'} {word} {limit:g}" if self.verdict != "passed" else ""
-        )
-        return f"{self.of}{since} is {self.value:.4g}{told}"
+        told = ""
+        if self.verdict != "passed" and limit is not None:
+            told = f", {'above' if word == 'max' else 'below'} {word} {_plain(limit)}"
+        return f"{self.of}{since} is {_plain(self.value)}{told}"
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

@@ -32,9 +32,9 @@ class Gate(Contract):
         "top_label" (the share of the commonest), or "labels": how far the shares of all labels moved (total
         variation: half the sum of the differences, from 0 to 1).
     max, min: what it may be. Shares are from 0 to 1.
-    against: judges what changed since so many slices before it in the table: of "rows" the ratio to the
-        median of theirs, of a share the difference from it, of "labels" the distance from all of their rows
-        together.
+    against: judges what changed since so many slices before it in the table, by their dates, or where keys
+        are none by the keys: of "rows" the ratio to the median of theirs, of a share the difference from it,
+        of "labels" the distance from all of their rows together.
     then: `fail` publishes nothing, and keeps the answered rows: another limit judges them again, and asks
         the model nothing. `warn` publishes, and says so.
     """
@@ -79,10 +79,3 @@ class Gate(Contract):
     def label(self) -> str | None:
         """The label whose share is meant, if any."""
         return self.of.removeprefix(OF_LABEL) if self.of.startswith(OF_LABEL) else None
-
-    def __str__(self) -> str:
-        limits = [
-            f"{name} {limit:g}" for name, limit in (("min", self.min), ("max", self.max)) if limit is not None
-        ]
-        since = f" against {self.against} slices" if self.against is not None else ""
-        return f"{self.of}{since}: {', '.join(limits)}"

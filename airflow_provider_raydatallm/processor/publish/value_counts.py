@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
+from airflow_provider_raydatallm.contract.result.report import MOST_COUNTED, MOST_LABELS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import USERS_ERROR, users_function, users_line
 
@@ -29,7 +29,9 @@ def count_labels(table: pa.Table, name: str | None) -> Counter[str]:
         return Counter()
     column = table.column(name)
     if pa.types.is_list(column.type):
-        column = pc.list_flatten(column)
+        lists = column.combine_chunks()
+        of_rows = pa.table([pc.list_parent_indices(lists), pc.list_flatten(lists)], ["row", "label"])
+        column = of_rows.group_by(["row", "label"]).aggregate([]).column("label")
     return _count_values(column) if pa.types.is_string(column.type) else Counter()
 
 
@@ -59,6 +61,11 @@ def _named(error_type: str) -> str:
 def _count_values(column: pa.Array | pa.ChunkedArray) -> Counter[str]:
     counts = pc.value_counts(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
     return Counter({c["values"]: c["counts"] for c in counts.to_pylist() if c["values"] is not None})
+
+
+def unreported(values: Mapping[str, int]) -> dict[str, int] | None:
+    """Returns the values of which a report names only some; None where it names all, or they are too many."""
+    return dict(values) if MOST_LABELS < len(values) <= MOST_COUNTED else None
 
 
 def reported(values: Mapping[str, int]) -> dict[str, int] | None:

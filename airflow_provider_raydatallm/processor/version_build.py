@@ -50,6 +50,7 @@ from airflow_provider_raydatallm.processor.publish.quarantine_limits import (
 from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
 from airflow_provider_raydatallm.processor.publish.stage import Staging
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
+from airflow_provider_raydatallm.processor.publish.value_counts import committed
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.sizing.checks import check_request
@@ -475,8 +476,9 @@ class _Run:
                 startup_s=startup_s,
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
             )
-            gates = pass_gates(build.job, Facts.of_report(report, totals.labels))
-            return report.model_copy(update={"gates": gates})
+            labels = committed(build.job, published, totals.labels)
+            slice_ = Facts.of_commit({"report": report.model_dump(), "labels": labels})
+            return report.model_copy(update={"gates": pass_gates(build.job, slice_)})
 
         fields = build.shape.fields
         if fields is None and build.plan.rows:
@@ -487,15 +489,15 @@ class _Run:
             fields = with_known_size(build.job, build.known_fields) or [
                 field for field in build.table.answer_fields if field.name not in details
             ]
-        fields = with_known_types(build.job, fields, build.table.answers)
-        build.agree_on_columns(fields)
+        published = with_known_types(build.job, fields, build.table.answers)
+        build.agree_on_columns(published)
         return Staging(
             build.folders,
             build.job,
             build.plan,
             build.checkpoint,
             state.ledger,
-            fields,
+            published,
             build.table,
             build.number,
             build.base,

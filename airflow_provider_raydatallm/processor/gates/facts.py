@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from airflow_provider_raydatallm.contract.result.report import MOST_COUNTED, MOST_LABELS, Report
+from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
 
 _Rows = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _SomeRows = Annotated[_Rows, Field(ge=1)]
@@ -31,26 +31,27 @@ class Facts:
     has_all_labels: bool
 
     @classmethod
-    def of_report(cls, report: Report, labels: Mapping[str, int]) -> Facts:
-        """:param labels: the rows with each, also with those that the report does not name."""
-        return cls(report.counts.model_dump(), labels, len(labels) <= MOST_COUNTED)
-
-    @classmethod
     def of_commit(cls, body: Mapping[str, Any]) -> Facts:
-        """:raises ValueError: when no run counted that."""
+        """
+        :param body: of a commit, of which `report` and `labels` count.
+        :raises ValueError: when no run counted that.
+        """
         counts = _COUNTS.validate_python(body["report"]["counts"])
         if counts.get("planned") is None or counts.get("succeeded") is None:
             raise ValueError("it does not say how many rows it has")
         all_labels = _LABELS.validate_python(body.get("labels"))
         named = _LABELS.validate_python(body["report"].get("labels")) or {}
-        return cls(counts, all_labels or named, all_labels is not None or len(named) < MOST_LABELS)
+        has_all = all_labels is not None or 0 < len(named) < MOST_LABELS
+        return cls(counts, all_labels or named, has_all)
 
     @property
     def planned(self) -> int:
         return self.counts["planned"] or 0
 
     @property
-    def label_shares(self) -> Mapping[str, float]:
-        """Of the answers."""
+    def label_shares(self) -> Mapping[str, float] | None:
+        """Of the answers; None where there are none, or they have no labels."""
         answered = self.counts["succeeded"]
-        return {name: rows / answered for name, rows in self.labels.items()} if answered else {}
+        if not answered or not (self.labels or self.has_all_labels):
+            return None
+        return {name: rows / answered for name, rows in self.labels.items()}

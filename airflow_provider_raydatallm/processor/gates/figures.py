@@ -59,13 +59,15 @@ class ShareOfLabel(Figure):
 
     def of(self, slice_: Facts) -> float | None:
         shares = slice_.label_shares
-        return shares.get(self._label, 0.0 if slice_.has_all_labels else None) if shares else None
+        if shares is None:
+            return None
+        return shares.get(self._label, 0.0 if slice_.has_all_labels else None)
 
 
 class TopLabel(Figure):
     def of(self, slice_: Facts) -> float | None:
         shares = slice_.label_shares
-        return max(shares.values()) if shares else None
+        return None if shares is None else max(shares.values(), default=0.0)
 
 
 class Labels(Figure):

@@ -33,7 +33,7 @@ from airflow_provider_raydatallm.processor.publish.commit import remove_staged_f
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
 from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
-from airflow_provider_raydatallm.processor.publish.value_counts import label_column, unreported
+from airflow_provider_raydatallm.processor.publish.value_counts import committed, label_column
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store.checkpoint import ASKED, Checkpoint
@@ -178,7 +178,7 @@ class Staging:
             "question": self.checkpoint.question,
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
-            "labels": unreported(totals.labels),
+            "labels": committed(self.job, self.fields, totals.labels),
         }
         open_sink(self.folders).prepare(staged)
         return document_of(

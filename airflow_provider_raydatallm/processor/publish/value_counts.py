@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -63,9 +63,15 @@ def _count_values(column: pa.Array | pa.ChunkedArray) -> Counter[str]:
     return Counter({c["values"]: c["counts"] for c in counts.to_pylist() if c["values"] is not None})
 
 
-def unreported(values: Mapping[str, int]) -> dict[str, int] | None:
-    """Returns the values of which a report names only some; None where it names all, or they are too many."""
-    return dict(values) if MOST_LABELS < len(values) <= MOST_COUNTED else None
+def committed(job: SliceJob, fields: Iterable[pa.Field], labels: Mapping[str, int]) -> dict[str, int] | None:
+    """Returns the rows with each label, of which a report names some; None where no label is published, or
+    too many.
+
+    :param fields: published columns.
+    """
+    column = label_column(job)
+    is_told = any(field.name == column for field in fields) and len(labels) <= MOST_COUNTED
+    return dict(labels) if is_told else None
 
 
 def reported(values: Mapping[str, int]) -> dict[str, int] | None:

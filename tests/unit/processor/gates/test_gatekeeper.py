@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from airflow_provider_raydatallm.processor.storage import documents
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import table_versions
 from airflow_provider_raydatallm.processor.store.staged_versions import StagedVersion
-from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
+from tests.support.in_process import InProcess, answer_numbers, answer_with, changed, job_of, run_in_process
 from tests.support.slice_files import metadata
 
 CUT = answer_with(finish_reason="length")
@@ -136,6 +137,16 @@ def test_labels_that_the_report_does_not_name_count_too(job: SliceJob) -> None:
     strict = with_gates(job, {"of": "label:label 119", "max": 0.001})
     with pytest.raises(SliceError, match=r"label:label 119 is 0\.0"):
         run_in_process(changed(strict, slice_key="2026-01-05"), InProcess(answer=answer_own_name))
+
+
+def test_label_that_no_answer_has_is_known_to_be_none(job: SliceJob) -> None:
+    job = changed(job, choices=["x", "y"], labels__multi=True, engine="vllm")
+    cluster = InProcess(answer=partial(answer_numbers, size=2))  # none of which is above 0.5
+    stage_slice(job, lambda progress: None, cluster)
+    for _ in range(2):  # by what was staged, too
+        with pytest.raises(SliceError, match=r"label:x is 0, below min 0\.1"):
+            run_in_process(with_gates(job, {"of": "label:x", "min": 0.1}), cluster)
+    assert cluster.answered == 3
 
 
 def publish_days(job: SliceJob, days: range) -> None:

@@ -28,8 +28,8 @@ class Publish(Group):
         "`reasoning_tokens`, `seconds` (in the engine), `attempts`, and whether the row was `repaired` "
         "(answered after an invalid answer), `truncated`, `degenerate` (it repeated itself), `shortened` "
         "(its prompt was), `deduplicated` (has the answer to an identical request) or `cached` (answered "
-        "from `engine.cache`). Null is what is not known. The files' metadata then has model and "
-        "fingerprint.",
+        "from `engine.cache`): both take 0 tokens. Tokens and seconds are those of the attempt that "
+        "answered. Null is what is not known. The files' metadata then has model and fingerprint.",
     )
     max_file_bytes: int = leaf(
         1 << 30,

@@ -477,7 +477,9 @@ class _Run:
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
             )
             labels = committed(build.job, published, totals.labels)
-            slice_ = Facts.of_commit({"report": report.model_dump(), "labels": labels})
+            slice_ = Facts.of_commit(
+                {"report": report.model_dump(), "known": dict(totals.known), "labels": labels}
+            )
             return report.model_copy(update={"gates": pass_gates(build.job, slice_)})
 
         fields = build.shape.fields

@@ -22,18 +22,20 @@ _LABELS = TypeAdapter(dict[str, _SomeRows] | None, config=_STRICT)
 class Facts:
     """
     :ivar counts: of rows, as a report has them; None: not measured.
+    :ivar known: rows that count, of which that is known: there may be more where the count is None.
     :ivar labels: the rows with each label.
     :ivar has_all_labels: whether no other label has a row.
     """
 
     counts: Mapping[str, int | None]
+    known: Mapping[str, int | None]
     labels: Mapping[str, int]
     has_all_labels: bool
 
     @classmethod
     def of_commit(cls, body: Mapping[str, Any]) -> Facts:
         """
-        :param body: of a commit, of which `report` and `labels` count.
+        :param body: of a commit, of which `report`, `known` and `labels` count.
         :raises ValueError: when no run counted that.
         """
         counts = _COUNTS.validate_python(body["report"]["counts"])
@@ -42,7 +44,8 @@ class Facts:
         all_labels = _LABELS.validate_python(body.get("labels"))
         named = _LABELS.validate_python(body["report"].get("labels")) or {}
         has_all = all_labels is not None or 0 < len(named) < MOST_LABELS
-        return cls(counts, all_labels or named, has_all)
+        known = _COUNTS.validate_python(body.get("known") or {})
+        return cls(counts, known, all_labels or named, has_all)
 
     @property
     def planned(self) -> int:

@@ -18,6 +18,10 @@ class Figure(ABC):
     def of(self, slice_: Facts) -> float | None:
         """Returns None where it is not known."""
 
+    def least(self, slice_: Facts) -> float:
+        """What it is at least where it is not known."""
+        return 0.0
+
     def is_told_by(self, slice_: Facts) -> bool:
         """Whether a change from this slice can be known."""
         return self.of(slice_) is not None
@@ -49,6 +53,9 @@ class ShareOfRows(Figure):
     def of(self, slice_: Facts) -> float | None:
         counted = slice_.counts.get(self._counter)
         return None if counted is None else counted / max(slice_.planned, 1)
+
+    def least(self, slice_: Facts) -> float:
+        return (slice_.known.get(self._counter) or 0) / max(slice_.planned, 1)
 
 
 class ShareOfLabel(Figure):

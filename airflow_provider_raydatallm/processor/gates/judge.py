@@ -25,6 +25,9 @@ def _judge(gate: Gate, slice_: Facts, before: Sequence[Facts]) -> GateVerdict:
     figure, slices, value = figure_of(gate), None, None
     if gate.against is None:
         value = figure.of(slice_)
+        # A row of which it is not known hides none of those that are too many already.
+        if value is None and gate.max is not None and (least := figure.least(slice_)) > gate.max:
+            value = least
     else:
         compared = list(filter(figure.is_told_by, before[: gate.against]))
         slices = len(compared)

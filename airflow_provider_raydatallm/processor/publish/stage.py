@@ -178,6 +178,7 @@ class Staging:
             "question": self.checkpoint.question,
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
+            "known": dict(totals.known),
             "labels": committed(self.job, self.fields, totals.labels),
         }
         open_sink(self.folders).prepare(staged)

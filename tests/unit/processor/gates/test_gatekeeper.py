@@ -109,6 +109,25 @@ def test_version_that_was_staged_before_is_judged_by_the_gates_of_now(job: Slice
     assert cluster.answered == 3
 
 
+def test_row_of_which_nothing_is_known_hides_none_of_the_others(job: SliceJob) -> None:
+    """An endpoint that leaves `finish_reason` out, now and then."""
+
+    def answer(batch: pa.Table) -> pa.Table:
+        answers = CUT(batch)
+        index = answers.schema.get_field_index("finish_reason")
+        return answers.set_column(index, answers.schema.field(index), pa.array([None, "length", "length"]))
+
+    cluster = InProcess(answer=answer)
+    stage_slice(job, lambda progress: None, cluster)
+    strict = with_gates(job, {"of": "truncated", "max": 0.5})
+    with pytest.raises(SliceError, match=r"truncated is 0\.6667, above"):  # by what was staged
+        run_in_process(strict, cluster)
+    with pytest.raises(SliceError, match=r"truncated is 0\.6667, above"):
+        run_in_process(changed(strict, rerun__force=True), cluster)
+    report = run_in_process(with_gates(job, {"of": "truncated", "max": 0.7, "min": 0.1}), cluster)
+    assert [one.verdict for one in report.gates or ()] == ["unknown"]
+
+
 def test_tries_that_do_not_pass_leave_no_files(job: SliceJob) -> None:
     cluster = InProcess(answer=CUT)
     for limit in (0.5, 0.4):

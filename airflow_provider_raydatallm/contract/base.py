@@ -6,11 +6,13 @@ import math
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
+
+_Item = TypeVar("_Item")
 
 #: An address or an absolute path: every process on every node has to find the same folder.
 FOLDER = re.compile(r"^(/|[A-Za-z][A-Za-z0-9+.-]*://)\S")
@@ -33,7 +35,9 @@ def _refuse_without_order(value: Any) -> Any:
     return value
 
 
-Texts = Annotated[tuple[str, ...], BeforeValidator(_refuse_without_order)]
+#: A list as people write it.
+Several = Annotated[tuple[_Item, ...], BeforeValidator(_refuse_without_order)]
+Texts = Several[str]
 
 
 def plain_text(value: Any) -> Any:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from typing import TYPE_CHECKING, Any, get_args
 
 from airflow_provider_raydatallm.contract.spec.engines import KINDS
 from airflow_provider_raydatallm.contract.spec.leaves import (
@@ -16,6 +17,9 @@ from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS
 if TYPE_CHECKING:
     import pydantic
     from pydantic_core import ErrorDetails
+
+#: Of one in a list.
+_PLACE = re.compile(r"\.\d+$")
 
 
 def describe_problems(error: pydantic.ValidationError) -> str:
@@ -32,7 +36,10 @@ def _describe(problem: ErrorDetails) -> str:
         return f"{path}: give one of {known} (got {problem.get('ctx', {}).get('tag')!r:.200})"
     if problem["type"] == "extra_forbidden":
         return _describe_unknown(path, kind)
-    message = problem["msg"].removeprefix("Value error, ").replace("a valid tuple", "a list")
+    message = problem["msg"].removeprefix("Value error, ")
+    message = message.replace("a valid tuple", "a list").replace("Tuple should", "List should")
+    if problem["type"] == "model_type":  # the names of models are nobody's business
+        message = "Input should be a dict"
     if path in ("", "task", *GROUPS):  # the texts of what goes together name the leaves
         return message
     group, *rest = path.split(".")
@@ -65,7 +72,8 @@ def _describe_unknown(path: str, kind: str | None) -> str:
     if path in LEAVES:
         return f"{path} is for a task: leave it out"
     parent = path.rpartition(".")[0]
-    if parent in LEAVES:  # a dict with fields of its own, such as source.csv
-        model: Any = LEAVES[parent].field.annotation
+    if leaf := LEAVES.get(_PLACE.sub("", parent)):  # dicts with fields of their own, such as source.csv
+        annotation = leaf.field.annotation
+        model: Any = next(m for m in (annotation, *get_args(annotation)) if hasattr(m, "model_fields"))
         return f"there is no {path}: {parent} has {', '.join(model.model_fields)}"
     return unknown_argument(path)

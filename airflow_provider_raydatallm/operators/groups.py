@@ -195,7 +195,8 @@ class Publish(TypedDict, total=False):
         `reasoning_tokens`, `seconds` (in the engine), `attempts`, and whether the row was `repaired`
         (answered after an invalid answer), `truncated`, `degenerate` (it repeated itself), `shortened` (its
         prompt was), `deduplicated` (has the answer to an identical request) or `cached` (answered from
-        `engine.cache`). Null is what is not known. The files' metadata then has model and fingerprint.
+        `engine.cache`): both take 0 tokens. Tokens and seconds are those of the attempt that answered. Null
+        is what is not known. The files' metadata then has model and fingerprint.
     :param max_file_bytes: approximate size above which it is published as several files. Default: 1 GiB.
     :param file_per_input: publish one file per input file instead.
     :param keep_versions: how many replaced versions stay readable and can be restored. Default: 1.

@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError, log_t
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
+from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.gatekeeper import pass_gates
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.input.plan import Plan
@@ -49,6 +50,7 @@ from airflow_provider_raydatallm.processor.publish.quarantine_limits import (
 from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
 from airflow_provider_raydatallm.processor.publish.stage import Staging
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
+from airflow_provider_raydatallm.processor.publish.value_counts import committed
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.sizing.checks import check_request
@@ -175,17 +177,17 @@ class VersionBuild:
         """
         if self.staged is not None:
             self.progress({"step": "publish"})
-            # The gates may be others than when it was staged, and so may be the slices before it.
-            judged = pass_gates(self.job, self.staged.to_report(self.job.slice_path))
-            if judged.awaits_person:
-                return _held_report(judged, self.hold(lease, cluster, HOLD_DAYS))
             try:
-                return self._commit(lease, self.staged)
+                judged = self._judge(self.staged)
+                if not judged.to_report(self.job.slice_path).awaits_person:
+                    return self._commit(lease, judged)
             except UnusableError as e:
                 self._forget_staged(log_text(e))
+            else:
+                return self._held_report(self.hold(lease, cluster, HOLD_DAYS))
         staged = self.stage(lease, cluster)
         if staged.is_held:
-            return _held_report(staged.to_report(self.job.slice_path), staged)
+            return self._held_report(staged)
         try:
             return self._commit(lease, staged, self.table.agreement)
         except OtherColumnsError as e:
@@ -204,10 +206,25 @@ class VersionBuild:
         if self.staged is not None:
             try:
                 check_waits(self.folders, self.staged)
-                return self.staged
+                return self._judge(self.staged)
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))
         return self.stage(lease, cluster, keep_days)
+
+    def _held_report(self, staged: StagedVersion) -> Report:
+        own = {"outcome": "held", "published_version": None, "staged_version": staged.name}
+        return staged.to_report(self.job.slice_path).model_copy(update=own)
+
+    def _judge(self, staged: StagedVersion) -> StagedVersion:
+        """Returns what an earlier run staged, with what the gates of now say: they may be others than then.
+
+        :raises SliceError: when they stop it.
+        """
+        try:
+            slice_ = Facts.of_commit(staged.version.body)
+        except ValueError as e:
+            raise UnusableError(f"{staged.name} says what no run counted: it is staged anew") from e
+        return staged.with_gates(pass_gates(self.job, slice_))
 
     def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:
         """Answers the missing rows and stages the version.
@@ -293,12 +310,6 @@ class VersionBuild:
         return CheckpointState(
             self.plan, ledger, self.job.quality.max_attempts, since_epoch, self.job.quality.repair
         )
-
-
-def _held_report(report: Report, staged: StagedVersion) -> Report:
-    """:param report: of the version as it would be published."""
-    own = {"outcome": "held", "published_version": None, "staged_version": staged.name}
-    return report.model_copy(update=own)
 
 
 @dataclass(frozen=True)
@@ -476,7 +487,11 @@ class _Run:
                 startup_s=startup_s,
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
             )
-            return pass_gates(build.job, report)
+            labels = committed(build.job, published, totals.labels)
+            slice_ = Facts.of_commit(
+                {"report": report.model_dump(), "known": dict(totals.known), "labels": labels}
+            )
+            return report.model_copy(update={"gates": pass_gates(build.job, slice_)})
 
         fields = build.shape.fields
         if fields is None and build.plan.rows:
@@ -487,15 +502,15 @@ class _Run:
             fields = with_known_size(build.job, build.known_fields) or [
                 field for field in build.table.answer_fields if field.name not in details
             ]
-        fields = with_known_types(build.job, fields, build.table.answers)
-        build.agree_on_columns(fields)
+        published = with_known_types(build.job, fields, build.table.answers)
+        build.agree_on_columns(published)
         return Staging(
             build.folders,
             build.job,
             build.plan,
             build.checkpoint,
             state.ledger,
-            fields,
+            published,
             build.table,
             build.number,
             build.base,

@@ -9,16 +9,18 @@ from pydantic import Field, create_model
 from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.result.counters import Section, counters_of
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
+from airflow_provider_raydatallm.contract.spec.gate import MOST_GATES
 
 T = TypeVar("T")
 
 #: How many labels a report names: the most frequent ones.
 MOST_LABELS = 50
+#: How many its commit counts: functions of users may return a text of its own for each row.
+MOST_COUNTED = 10_000
 #: How many workers it names, how many spans of time its history has, and how much advice it gives.
 MOST_WORKERS = 64
 MOST_SPANS = 120
 MOST_ADVICE = 50
-MOST_GATES = 100
 
 #: A value for each span of a history.
 _Spans = Annotated[tuple[T, ...], Field(max_length=MOST_SPANS)]

@@ -12,7 +12,7 @@ Verdict = Literal["passed", "warned", "failed", "held", "unknown"]
 class GateVerdict(Contract):
     """
     value: of the figure, or of its change; None where it is not known.
-    slices: how many earlier ones it was compared with.
+    slices: how many earlier ones it was compared with: those that tell the figure.
     verdict: `unknown` where there is no value, as of labels that are none, or with fewer than three slices
         before: it stops nothing, unless the gate leaves the slice to a person, by which it is `held`.
     """
@@ -31,7 +31,11 @@ class GateVerdict(Contract):
             return f"{self.of}{since} is not known"
         told = ""
         if self.max is not None and self.value > self.max:
-            told = f", above max {self.max:g}"
+            told = f", above max {_plain(self.max)}"
         elif self.min is not None and self.value < self.min:
-            told = f", below min {self.min:g}"
-        return f"{self.of}{since} is {self.value:.4g}{told}"
+            told = f", below min {_plain(self.min)}"
+        return f"{self.of}{since} is {_plain(self.value)}{told}"
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.4g}"

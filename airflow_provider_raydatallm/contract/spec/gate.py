@@ -16,8 +16,11 @@ Share = Literal[
 OF_LABEL = "label:"
 #: What a gate may look at beside a share, or the share of a label.
 OTHERS = ("rows", "top_label", "labels")
+_OF_LABELS = OTHERS[1:]
 #: How many slices a history has at most: each is a read of its commit.
 MOST_SLICES = 60
+#: How many gates a slice has at most.
+MOST_GATES = 100
 
 _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -29,9 +32,9 @@ class Gate(Contract):
         "top_label" (the share of the commonest), or "labels": how far the shares of all labels moved (total
         variation: half the sum of the differences, from 0 to 1).
     max, min: what it may be. Shares are from 0 to 1.
-    against: judges what changed since so many slices before it in the table: of "rows" the ratio to the
-        median of theirs, of a share the difference from it, of "labels" the distance from all of their rows
-        together.
+    against: judges what changed since so many slices before it in the table, by their dates, or where keys
+        are none by the keys: of "rows" the ratio to the median of theirs, of a share the difference from it,
+        of "labels" the distance from all of their rows together.
     then: `fail` publishes nothing, and keeps the answered rows: another limit judges them again, and asks
         the model nothing. `hold` leaves it to a person, who approves or rejects the slice; it does so also
         where the figure is not known, and always where the gate has no limit. `warn` publishes, and says so.
@@ -60,6 +63,8 @@ class Gate(Contract):
                 f'the gate of {self.of!r} has no limit: give max, min, or both; or "then": "hold", for a '
                 "person to look at each slice"
             )
+        if self.of != "rows" and (above := [limit for limit in (self.min, self.max) if (limit or 0) > 1]):
+            raise ValueError(f"the gate of {self.of!r} has the limit {above[0]:g}: shares are from 0 to 1")
         if self.max is not None and self.min is not None and self.min > self.max:
             raise ValueError(
                 f"the gate of {self.of!r} lets nothing pass: min {self.min:g} is above max {self.max:g}"
@@ -70,9 +75,11 @@ class Gate(Contract):
             )
         return self
 
-    def __str__(self) -> str:
-        limits = [
-            f"{name} {limit:g}" for name, limit in (("min", self.min), ("max", self.max)) if limit is not None
-        ]
-        since = f" against {self.against} slices" if self.against is not None else ""
-        return f"{self.of}{since}: {', '.join(limits)}"
+    @property
+    def is_of_labels(self) -> bool:
+        return self.of in _OF_LABELS or self.label is not None
+
+    @property
+    def label(self) -> str | None:
+        """The label whose share is meant, if any."""
+        return self.of.removeprefix(OF_LABEL) if self.of.startswith(OF_LABEL) else None

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import ValidationInfo, field_validator
 
 from airflow_provider_raydatallm.contract.addresses import check_address
-from airflow_provider_raydatallm.contract.base import FOLDER, Group
+from airflow_provider_raydatallm.contract.base import FOLDER, Group, Several
 from airflow_provider_raydatallm.contract.spec.field import Affects, leaf
 
 #: What is known of an answered row beside its answer.
@@ -20,7 +20,7 @@ Detail = Literal[
 class Publish(Group):
     """How the slice is published."""
 
-    details: tuple[Detail, ...] = leaf(
+    details: Several[Detail] = leaf(
         (),
         affects=Affects.PUBLISHED,
         doc="columns of each row beside its answer, named `<output_column>_<detail>`: `finish_reason`, "
@@ -28,8 +28,8 @@ class Publish(Group):
         "`reasoning_tokens`, `seconds` (in the engine), `attempts`, and whether the row was `repaired` "
         "(answered after an invalid answer), `truncated`, `degenerate` (it repeated itself), `shortened` "
         "(its prompt was), `deduplicated` (has the answer to an identical request) or `cached` (answered "
-        "from `engine.cache`). Null is what is not known. The files' metadata then has model and "
-        "fingerprint.",
+        "from `engine.cache`): both take 0 tokens. Tokens and seconds are those of the attempt that "
+        "answered. Null is what is not known. The files' metadata then has model and fingerprint.",
     )
     max_file_bytes: int = leaf(
         1 << 30,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from airflow_provider_raydatallm.contract.base import Group
+from airflow_provider_raydatallm.contract.base import Group, Several
 from airflow_provider_raydatallm.contract.spec.field import Affects, leaf
-from airflow_provider_raydatallm.contract.spec.gate import Gate
+from airflow_provider_raydatallm.contract.spec.gate import MOST_GATES, Gate
 from airflow_provider_raydatallm.contract.spec.hold import Hold
 
 
@@ -43,12 +43,13 @@ class Quality(Group):
         doc="attempts per row, in all, before it goes to quarantine. Default: 1.",
         ge=1,
     )
-    gates: tuple[Gate, ...] = leaf(
+    gates: Several[Gate] = leaf(
         (),
         affects=Affects.NOTHING,
         doc="what must hold of the slice before it is published, such as "
         '`[{"of": "truncated", "max": 0.02}, {"of": "labels", "against": 7, "max": 0.2, "then": "warn"}]`. '
         "Default: none.",
+        max_length=MOST_GATES,
     )
     on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] = leaf(
         "quarantine",

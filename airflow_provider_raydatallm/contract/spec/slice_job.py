@@ -54,6 +54,8 @@ from airflow_provider_raydatallm.contract.spec.source import Source, rows_if_fil
 from airflow_provider_raydatallm.contract.spec.tasks import TASKS, AnyTask
 from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 
+#: Labels that an error names.
+_MOST_SHOWN = 10
 _FUNCTION = re.compile(r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")
 _Kind = TypeVar("_Kind", bound=Group)
 
@@ -277,6 +279,23 @@ class SliceJob(Contract):
                 f"output_column is {self.output_column!r}, and with output_mode='columns' the columns have "
                 "the names of output_schema's properties: leave output_column out"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _check_gates(self) -> SliceJob:
+        """A gate of labels that no answer can be would let all slices pass."""
+        labels = self.task.labels_of_answers
+        for gate in self.quality.gates:
+            if gate.is_of_labels and not self.task.has_labels:
+                raise ValueError(
+                    f"quality.gates has a gate of {gate.of!r}, and these answers are no labels: give "
+                    "choices, or leave it out"
+                )
+            if labels is not None and gate.label is not None and gate.label not in labels:
+                raise ValueError(
+                    f"quality.gates has a gate of {gate.of!r}, and choices has no {gate.label!r}, but "
+                    f"{', '.join(map(repr, labels[:_MOST_SHOWN]))}"
+                )
         return self
 
     @model_validator(mode="after")

@@ -1,96 +1,99 @@
-"""The figures that gates look at, from reports of slices. Pure."""
+"""The figures that gates look at. Pure."""
 
 from __future__ import annotations
 
 import statistics
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from airflow_provider_raydatallm.contract.spec.gate import OF_LABEL
-
-#: A version's report, as its commit holds it.
-Stored = Mapping[str, Any]
+from airflow_provider_raydatallm.contract.spec.gate import Gate
+from airflow_provider_raydatallm.processor.gates.facts import Facts
 
 
 class Figure(ABC):
     """One figure of a slice."""
 
     @abstractmethod
-    def of(self, report: Stored) -> float | None:
-        """Returns None where the report does not tell it."""
+    def of(self, slice_: Facts) -> float | None:
+        """Returns None where it is not known."""
 
-    def against(self, report: Stored, history: Sequence[Stored]) -> float | None:
-        """How it changed: by default the difference from the median."""
-        now, before = self.of(report), self._known(history)
-        return None if now is None or not before else abs(now - statistics.median(before))
+    def least(self, slice_: Facts) -> float:
+        """What it is at least where it is not known."""
+        return 0.0
 
-    def _known(self, history: Sequence[Stored]) -> list[float]:
-        return [value for value in map(self.of, history) if value is not None]
+    def is_told_by(self, slice_: Facts) -> bool:
+        """Whether a change from this slice can be known."""
+        return self.of(slice_) is not None
+
+    def against(self, slice_: Facts, before: Sequence[Facts]) -> float | None:
+        """How it changed: by default the difference from the median.
+
+        :param slice_, before: those that tell it, of which there are some.
+        """
+        return abs((self.of(slice_) or 0) - self._median(before))
+
+    def _median(self, slices: Sequence[Facts]) -> float:
+        return statistics.median(self.of(one) or 0 for one in slices)
 
 
 class Rows(Figure):
-    def of(self, report: Stored) -> float | None:
-        return float(report["counts"]["planned"])
+    def of(self, slice_: Facts) -> float | None:
+        return float(slice_.planned)
 
-    def against(self, report: Stored, history: Sequence[Stored]) -> float | None:
-        now, before = self.of(report), self._known(history)
-        usual = statistics.median(before) if before else 0
-        return now / usual if now is not None and usual else None
+    def against(self, slice_: Facts, before: Sequence[Facts]) -> float | None:
+        usual = self._median(before)
+        return slice_.planned / usual if usual else None
 
 
 class ShareOfRows(Figure):
     def __init__(self, counter: str) -> None:
         self._counter = counter
 
-    def of(self, report: Stored) -> float | None:
-        counts = report["counts"]
-        counted = counts.get(self._counter)
-        return None if counted is None else counted / max(counts["planned"], 1)
+    def of(self, slice_: Facts) -> float | None:
+        counted = slice_.counts.get(self._counter)
+        return None if counted is None else counted / max(slice_.planned, 1)
+
+    def least(self, slice_: Facts) -> float:
+        return (slice_.known.get(self._counter) or 0) / max(slice_.planned, 1)
 
 
 class ShareOfLabel(Figure):
-    """Of the answers. A label that is not among those that a report names is rarer than all of them."""
+    """Of the answers."""
 
     def __init__(self, label: str) -> None:
         self._label = label
 
-    def of(self, report: Stored) -> float | None:
-        shares = _label_shares(report)
-        return None if shares is None else shares.get(self._label, 0.0)
+    def of(self, slice_: Facts) -> float | None:
+        shares = slice_.label_shares
+        if shares is None:
+            return None
+        return shares.get(self._label, 0.0 if slice_.has_all_labels else None)
 
 
 class TopLabel(Figure):
-    def of(self, report: Stored) -> float | None:
-        shares = _label_shares(report)
-        return None if shares is None else max(shares.values())
+    def of(self, slice_: Facts) -> float | None:
+        shares = slice_.label_shares
+        return None if shares is None else max(shares.values(), default=0.0)
 
 
 class Labels(Figure):
     """The shares of all labels, by their total variation from those of earlier slices: from 0 to 1."""
 
-    def of(self, report: Stored) -> float | None:
+    def of(self, slice_: Facts) -> float | None:
         return None
 
-    def against(self, report: Stored, history: Sequence[Stored]) -> float | None:
-        now = report.get("labels")
-        before: Counter[str] = sum((Counter(h.get("labels") or {}) for h in history), Counter())
-        if not now or not before:
-            return None
-        one, other = sum(now.values()), before.total()
-        moved: float = sum(abs(now.get(n, 0) / one - before[n] / other) for n in now.keys() | before.keys())
-        return moved / 2
+    def is_told_by(self, slice_: Facts) -> bool:
+        return slice_.has_all_labels and bool(slice_.labels)
+
+    def against(self, slice_: Facts, before: Sequence[Facts]) -> float | None:
+        now, then = Counter(slice_.labels), sum((Counter(one.labels) for one in before), Counter[str]())
+        rows, rows_then = now.total(), then.total()
+        return sum(abs(now[name] / rows - then[name] / rows_then) for name in now.keys() | then.keys()) / 2
 
 
-def figure_of(name: str) -> Figure:
-    """:param name: of a gate."""
-    others: Mapping[str, Figure] = {"rows": Rows(), "top_label": TopLabel(), "labels": Labels()}
-    if name.startswith(OF_LABEL):
-        return ShareOfLabel(name.removeprefix(OF_LABEL))
-    return others.get(name) or ShareOfRows(name)
-
-
-def _label_shares(report: Stored) -> dict[str, float] | None:
-    labels, answered = report.get("labels"), report["counts"]["succeeded"]
-    return {name: rows / answered for name, rows in labels.items()} if labels and answered else None
+def figure_of(gate: Gate) -> Figure:
+    if gate.label is not None:
+        return ShareOfLabel(gate.label)
+    others = {"rows": Rows(), "top_label": TopLabel(), "labels": Labels()}
+    return others.get(gate.of) or ShareOfRows(gate.of)

@@ -3,36 +3,47 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from itertools import islice
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
-from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.judge import judge
 from airflow_provider_raydatallm.processor.store.table_versions import newest_versions
 
 logger = logging.getLogger(__name__)
 
 
-def pass_gates(job: SliceJob, report: Report) -> Report:
-    """Returns the report with what the gates said.
+def pass_gates(job: SliceJob, slice_: Facts) -> tuple[GateVerdict, ...] | None:
+    """Returns what the gates said; None where the job has none.
 
-    :param report: of the version that is to be published.
-    :raises SliceError: when one says that it may not be.
+    :param slice_: of the version that is to be published.
+    :raises SliceError: when one says that it may not be, or the slices before it cannot be read now.
     """
     gates = job.quality.gates
+    if job.trial_name is not None:  # its number of rows is chosen
+        gates = tuple(gate for gate in gates if gate.of != "rows")
     if not gates:
-        return report.model_copy(update={"gates": None})  # those that it had when it was staged
+        return None
     slices = max(gate.against or 0 for gate in gates)
-    before = islice(newest_versions(job.paths.metadata, before=True), slices)
-    verdicts = judge(gates, report.model_dump(mode="json"), [version.body["report"] for version in before])
+    verdicts = judge(gates, slice_, list(islice(_slices_before(job), slices)) if slices else [])
     for verdict in verdicts:
         if verdict.verdict in ("warned", "unknown", "held"):
             logger.warning("gate of slice %r: %s", job.slice_key, verdict)
     if failed := [verdict for verdict in verdicts if verdict.verdict == "failed"]:
         raise _stopped(job, failed)
-    return report.model_copy(update={"gates": tuple(verdicts)})
+    return tuple(verdicts)
+
+
+def _slices_before(job: SliceJob) -> Iterator[Facts]:
+    for version in newest_versions(job.address, job.source.slice_format, before=True):
+        try:
+            yield Facts.of_commit(version.body)
+        except ValueError:
+            key = version.body.get("slice_key")
+            logger.warning("the commit of slice %r counts what no run can: no slice is compared with it", key)
 
 
 def _stopped(job: SliceJob, failed: list[GateVerdict]) -> SliceError:

@@ -6,29 +6,34 @@ from collections.abc import Mapping, Sequence
 
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict, Verdict
 from airflow_provider_raydatallm.contract.spec.gate import Gate
-from airflow_provider_raydatallm.processor.gates.figures import Stored, figure_of
+from airflow_provider_raydatallm.processor.gates.facts import Facts
+from airflow_provider_raydatallm.processor.gates.figures import figure_of
 
 #: Earlier slices without which a change says nothing.
 FEWEST_SLICES = 3
 _STOPPED_BY: Mapping[str, Verdict] = {"warn": "warned", "fail": "failed", "hold": "held"}
 
 
-def judge(gates: Sequence[Gate], report: Stored, history: Sequence[Stored]) -> list[GateVerdict]:
+def judge(gates: Sequence[Gate], slice_: Facts, before: Sequence[Facts]) -> list[GateVerdict]:
     """
-    :param report: of the slice that is to be published.
-    :param history: reports of the slices before it, the nearest first.
+    :param slice_: the one that is to be published.
+    :param before: those before it, the nearest first.
     """
-    return [_judge(gate, report, history) for gate in gates]
+    return [_judge(gate, slice_, before) for gate in gates]
 
 
-def _judge(gate: Gate, report: Stored, history: Sequence[Stored]) -> GateVerdict:
-    figure, slices = figure_of(gate.of), None
+def _judge(gate: Gate, slice_: Facts, before: Sequence[Facts]) -> GateVerdict:
+    figure, slices, value = figure_of(gate), None, None
     if gate.against is None:
-        value = figure.of(report)
+        value = figure.of(slice_)
+        # A row of which it is not known hides none of those that are too many already.
+        if value is None and gate.max is not None and (least := figure.least(slice_)) > gate.max:
+            value = least
     else:
-        compared = history[: gate.against]
+        compared = list(filter(figure.is_told_by, before[: gate.against]))
         slices = len(compared)
-        value = figure.against(report, compared) if slices >= min(FEWEST_SLICES, gate.against) else None
+        if slices >= min(FEWEST_SLICES, gate.against) and figure.is_told_by(slice_):
+            value = figure.against(slice_, compared)
     verdict: Verdict
     has_limit = gate.max is not None or gate.min is not None
     if value is None or not has_limit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import islice
 
 from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint
+from airflow_provider_raydatallm.contract.result.errors import StorageError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.sizing.facts import PastThroughput
 from airflow_provider_raydatallm.processor.store.table_versions import newest_versions
@@ -15,7 +16,11 @@ _SLICES = 20
 
 def newest_throughput(job: SliceJob) -> PastThroughput | None:
     """Returns that of the newest slice of the same table with the same answers."""
-    for version in islice(newest_versions(job.paths.metadata), _SLICES):
+    try:
+        versions = list(islice(newest_versions(job.address, job.source.slice_format), _SLICES))
+    except StorageError:
+        return None
+    for version in versions:
         try:
             if version.answers != answers_fingerprint(job):
                 continue

@@ -61,7 +61,8 @@ _ROW_GROUP_BYTES = 64 << 20
 
 @dataclass
 class Totals:
-    """Counts of parts. `counters`: by name; None where the engine does not report it, or of no row yet."""
+    """Counts of parts. `counters`: by name; None where the engine does not report it, or of no row yet.
+    `known`: of those that count rows, the rows of which it is known, whatever the others are."""
 
     rows: int = 0
     quarantined: int = 0
@@ -70,6 +71,7 @@ class Totals:
     counters: dict[str, int | None] = field(
         default_factory=lambda: {c.name: None if c.section == "tokens" else 0 for c in COUNTERS}
     )
+    known: collections.Counter[str] = field(default_factory=collections.Counter)
     labels: collections.Counter[str] = field(default_factory=collections.Counter)
     reasons: collections.Counter[str] = field(default_factory=collections.Counter)
 
@@ -80,6 +82,7 @@ class Totals:
             self.invalid + other.invalid,
             self.too_long + other.too_long,
             {c.name: c.add(self.counters[c.name], other.counters[c.name]) for c in COUNTERS},
+            self.known + other.known,
             self.labels + other.labels,
             self.reasons + other.reasons,
         )
@@ -262,14 +265,17 @@ def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table, l
         if counter.section == "tokens":
             return counter.add(pc.sum(column).as_py(), pc.sum(failed_attempts.column(name)).as_py())
         failed = failed_as(counter.failed_as) if counter.failed_as is not None else 0
-        return None if column.null_count else int(pc.sum(column, min_count=0).as_py()) + failed
+        known[counter.name] = int(pc.sum(column, min_count=0).as_py()) + failed
+        return None if column.null_count else known[counter.name]
 
+    known: collections.Counter[str] = collections.Counter()
     return Totals(
         rows=answered.num_rows,
         quarantined=failures.num_rows,
         invalid=sum(map(failed_as, OF_ANSWERS)),
         too_long=failed_as(PROMPT_TOO_LONG),
         counters={c.name: total(c) for c in COUNTERS},
+        known=known,
         labels=count_labels(answered, labels),
         reasons=count_reasons(failures),
     )

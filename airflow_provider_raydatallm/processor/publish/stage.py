@@ -13,6 +13,7 @@ Invariants:
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 import uuid
@@ -28,10 +29,11 @@ from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.answer_columns import undecided_as_null
+from airflow_provider_raydatallm.processor.publish.commit import remove_staged_files
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
 from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
-from airflow_provider_raydatallm.processor.publish.value_counts import label_column
+from airflow_provider_raydatallm.processor.publish.value_counts import committed, label_column
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store.checkpoint import ASKED, Checkpoint
@@ -137,7 +139,12 @@ class Staging:
                 f"do not make up the {self.plan.rows:,} planned ones; nothing is published",
                 kind="transient",
             )
-        result = report(totals)
+        try:
+            result = report(totals)
+        except SliceError:  # a gate stops it, say: nobody publishes these, and the next try stages its own
+            with contextlib.suppress(StorageError):
+                remove_staged_files(self.folders, staged)
+            raise
         if result.awaits_person:
             keep_days = keep_days or HOLD_DAYS
         plan_name = plan_of_staged(staged)
@@ -174,6 +181,8 @@ class Staging:
             "question": self.checkpoint.question,
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
+            "known": dict(totals.known),
+            "labels": committed(self.job, self.fields, totals.labels),
         }
         open_sink(self.folders).prepare(staged)
         return document_of(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
+from airflow_provider_raydatallm.contract.result.report import MOST_COUNTED, MOST_LABELS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import USERS_ERROR, users_function, users_line
 
@@ -20,8 +20,7 @@ _LINE_CHARACTERS = 100
 
 def label_column(job: SliceJob) -> str | None:
     """Returns the column of the job's labels; None when its answers are no labels."""
-    has_labels = job.task.labels_of_answers is not None or job.task.answers_labels
-    return job.output_column if has_labels else None
+    return job.output_column if job.task.has_labels else None
 
 
 def count_labels(table: pa.Table, name: str | None) -> Counter[str]:
@@ -30,7 +29,9 @@ def count_labels(table: pa.Table, name: str | None) -> Counter[str]:
         return Counter()
     column = table.column(name)
     if pa.types.is_list(column.type):
-        column = pc.list_flatten(column)
+        lists = column.combine_chunks()
+        of_rows = pa.table([pc.list_parent_indices(lists), pc.list_flatten(lists)], ["row", "label"])
+        column = of_rows.group_by(["row", "label"]).aggregate([]).column("label")
     return _count_values(column) if pa.types.is_string(column.type) else Counter()
 
 
@@ -60,6 +61,17 @@ def _named(error_type: str) -> str:
 def _count_values(column: pa.Array | pa.ChunkedArray) -> Counter[str]:
     counts = pc.value_counts(column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column)
     return Counter({c["values"]: c["counts"] for c in counts.to_pylist() if c["values"] is not None})
+
+
+def committed(job: SliceJob, fields: Iterable[pa.Field], labels: Mapping[str, int]) -> dict[str, int] | None:
+    """Returns the rows with each label, of which a report names some; None where no label is published, or
+    too many.
+
+    :param fields: published columns.
+    """
+    column = label_column(job)
+    is_told = any(field.name == column for field in fields) and len(labels) <= MOST_COUNTED
+    return dict(labels) if is_told else None
 
 
 def reported(values: Mapping[str, int]) -> dict[str, int] | None:

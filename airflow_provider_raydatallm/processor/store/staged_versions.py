@@ -10,7 +10,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
@@ -19,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from airflow_provider_raydatallm import __version__
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store, modified_at
 from airflow_provider_raydatallm.processor.store.column_agreement import TableColumn
 from airflow_provider_raydatallm.processor.store.commit_body import check_body
@@ -124,6 +125,14 @@ class StagedVersion:
     def columns(self) -> dict[str, TableColumn]:
         """The columns that its slice publishes."""
         return {str(name): TableColumn(kind, bool(answer)) for name, kind, answer in self.body["columns"]}
+
+    def with_gates(self, said: Sequence[GateVerdict] | None) -> StagedVersion:
+        """:param said: what gates say of it now."""
+        commit = self.body["commit"]
+        gates = None if said is None else [verdict.model_dump(mode="json") for verdict in said]
+        return replace(
+            self, body={**self.body, "commit": {**commit, "report": {**commit["report"], "gates": gates}}}
+        )
 
     def to_report(self, output_path: str) -> Report:
         return self.version.to_report(output_path)

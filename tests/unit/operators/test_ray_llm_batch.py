@@ -211,6 +211,8 @@ def test_arguments_may_come_from_upstream_tasks() -> None:
     {"choices": "{{ params.x }}", "labels": {"multi": True}},
     {"choices": ["{{ params.x }}", "b"], "labels": {"confidence": True}, "quality": {"repair": 1}},
     {"choices": XCOM, "labels": {"multi": True, "confidence": True}},
+    {"choices": ["{{ params.x }}", "b"], "quality": {"gates": [{"of": "label:spam", "max": 0.5}]}},
+    {"task": "{{ params.x }}", "quality": {"gates": [{"of": "top_label", "max": 0.5}]}},
     {"images": {"column": "{{ params.x }}", "sources": ["/photos"]}},
     {"task": "transcribe", "audio": {"column": "{{ params.x }}", "max_seconds": 60}},
     {"task": "transcribe", "audio": XCOM},
@@ -632,7 +634,11 @@ def test_next_try_that_gets_no_credentials_finds_the_ended_job_all_the_same_and_
 
 def test_rendered_text_becomes_what_the_argument_needs() -> None:
     task = operator(
-        quality={"max_quarantine": "{{ params.share }}", "repair": 2}, slice_key="k",
+        quality={
+            "max_quarantine": "{{ params.share }}", "repair": 2,
+            "gates": [{"of": "truncated", "max": "{{ params.share }}", "against": "{{ params.workers }}"}],
+        },
+        slice_key="k",
         regex="{{ params.regex }}",
         engine={
             "workers": "{{ params.workers }}", "kwargs": {"hf_overrides": {"tie": "{{ not params.force }}"}},
@@ -649,6 +655,7 @@ def test_rendered_text_becomes_what_the_argument_needs() -> None:
     job = spec_of(task)
     asked = job.task_as(Generate)
     assert (job.quality.max_quarantine, job.rerun.force, asked.regex) == (0.12, True, "a|b")
+    assert [(gate.max, gate.against) for gate in job.quality.gates] == [(0.12, 4)]
     workers = job.engine_as(ClusterEngine).workers
     assert (workers, job.rerun.on_config_change, job.limits.stall) == (4, "recompute", 7200)
     assert job.engine.arguments == {"hf_overrides": {"tie": False}}

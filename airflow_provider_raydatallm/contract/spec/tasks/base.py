@@ -88,6 +88,10 @@ class Task(Group):
         return None
 
     @property
+    def has_labels(self) -> bool:
+        return self.answers_labels or self.labels_of_answers is not None
+
+    @property
     def answers_per_row(self) -> int:
         return 1
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.base import Group, Options, Texts, to_json_value
+from airflow_provider_raydatallm.contract.base import Group, Options, Several, Texts, to_json_value
 from airflow_provider_raydatallm.contract.spec.engine_arguments import (
     with_biases,
     with_booleans,
@@ -127,7 +127,7 @@ class Generate(Task):
         affects=Affects.ANSWERS,
         doc='arguments of the chat template, such as `{"enable_thinking": False}`.',
     )
-    tools: tuple[dict[str, Any], ...] | None = leaf(
+    tools: Several[dict[str, Any]] | None = leaf(
         None,
         affects=Affects.ANSWERS,
         doc="functions that the model may ask to be called, as OpenAI describes them. The chat template "

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from pydantic import field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.base import Group, Seconds
+from airflow_provider_raydatallm.contract.base import Group, Seconds, Texts
 from airflow_provider_raydatallm.contract.spec.field import Affects, default_of, leaf
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 
@@ -41,7 +41,7 @@ class Images(Group):
         doc="of an image's file; larger ones are not read. Default: 20 MiB.",
         ge=1,
     )
-    sources: tuple[str, ...] = leaf(
+    sources: Texts = leaf(
         (),
         affects=Affects.NOTHING,
         doc="where addresses may lead, without which none is opened: folders, such as `s3://lake/photos/` "

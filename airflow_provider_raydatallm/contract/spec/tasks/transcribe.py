@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from pydantic import field_validator, model_validator
 
-from airflow_provider_raydatallm.contract.base import Group, Seconds
+from airflow_provider_raydatallm.contract.base import Group, Seconds, Texts
 from airflow_provider_raydatallm.contract.spec.field import Affects, Spec, default_of, leaf
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.contract.spec.tasks.base import MediaColumn, Task
@@ -46,7 +46,7 @@ class Audio(Group):
         doc="of a recording's file; larger ones are not read. Default: 200 MiB.",
         ge=1,
     )
-    sources: tuple[str, ...] = leaf(
+    sources: Texts = leaf(
         (), affects=Affects.NOTHING, doc="where addresses may lead, as for images (`Images`)."
     )
     timeout: Seconds = leaf(

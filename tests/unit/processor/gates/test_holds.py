@@ -60,7 +60,7 @@ def test_held_slice_is_published_by_its_approval_which_answers_nothing(job: Slic
     assert run_in_process(job, cluster).outcome == "unchanged"
 
 
-@pytest.mark.parametrize("gates", [[MANY_CUT], [{"of": "labels", "against": 7, "max": 1, "then": "hold"}]])
+@pytest.mark.parametrize("gates", [[MANY_CUT], [{"of": "rows", "against": 7, "max": 2, "then": "hold"}]])
 def test_gate_holds_a_slice_by_its_figure_or_where_it_knows_none(job: SliceJob, gates: Any) -> None:
     report = run_in_process(changed(job, quality__gates=gates), InProcess(answer=CUT))
     assert report.outcome == "held"

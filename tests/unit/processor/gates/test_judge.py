@@ -1,4 +1,4 @@
-"""Gates over reports, against values that are known."""
+"""Gates over what slices count, against values that are known."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ import pytest
 from pydantic import ValidationError
 
 from airflow_provider_raydatallm.contract.spec.gate import Gate
+from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.judge import judge
 
 
-def report(rows: int = 100, labels: dict[str, int] | None = None, **counts: int | None) -> dict[str, Any]:
-    return {"counts": {"planned": rows, "succeeded": rows, **counts}, "labels": labels}
+def facts(rows: int = 100, labels: dict[str, int] | None = None, **counts: int | None) -> Facts:
+    counted = {"planned": rows, "succeeded": rows, **counts}
+    return Facts.of_commit({"report": {"counts": counted, "labels": labels}})
 
 
-def verdict(gate: dict[str, Any], now: dict[str, Any], *before: dict[str, Any]) -> tuple[str, float | None]:
+def verdict(gate: dict[str, Any], now: Facts, *before: Facts) -> tuple[str, float | None]:
     [one] = judge([Gate(**gate)], now, before)
     return one.verdict, one.value if one.value is None else round(one.value, 4)
 
@@ -23,20 +25,20 @@ def verdict(gate: dict[str, Any], now: dict[str, Any], *before: dict[str, Any]) 
 @pytest.mark.parametrize(
     ("gate", "now", "expected"),
     [
-        ({"of": "truncated", "max": 0.02}, report(truncated=2), ("passed", 0.02)),
-        ({"of": "truncated", "max": 0.02}, report(truncated=3), ("failed", 0.03)),
-        ({"of": "truncated", "max": 0.02, "then": "warn"}, report(truncated=3), ("warned", 0.03)),
-        ({"of": "truncated", "max": 0.02}, report(truncated=None), ("unknown", None)),
-        ({"of": "quarantined", "max": 0}, report(0, quarantined=0), ("passed", 0.0)),
-        ({"of": "rows", "min": 50}, report(49), ("failed", 49.0)),
-        ({"of": "label:x", "min": 0.1, "max": 0.5}, report(labels={"x": 60, "y": 40}), ("failed", 0.6)),
-        ({"of": "label:z", "min": 0.1}, report(labels={"x": 60, "y": 40}), ("failed", 0.0)),
-        ({"of": "top_label", "max": 0.9}, report(labels={"x": 98, "y": 2}), ("failed", 0.98)),
-        ({"of": "top_label", "max": 0.9}, report(), ("unknown", None)),
+        ({"of": "truncated", "max": 0.02}, facts(truncated=2), ("passed", 0.02)),
+        ({"of": "truncated", "max": 0.02}, facts(truncated=3), ("failed", 0.03)),
+        ({"of": "truncated", "max": 0.02, "then": "warn"}, facts(truncated=3), ("warned", 0.03)),
+        ({"of": "truncated", "max": 0.02}, facts(truncated=None), ("unknown", None)),
+        ({"of": "quarantined", "max": 0}, facts(0, quarantined=0), ("passed", 0.0)),
+        ({"of": "rows", "min": 50}, facts(49), ("failed", 49.0)),
+        ({"of": "label:x", "min": 0.1, "max": 0.5}, facts(labels={"x": 60, "y": 40}), ("failed", 0.6)),
+        ({"of": "label:z", "min": 0.1}, facts(labels={"x": 60, "y": 40}), ("failed", 0.0)),
+        ({"of": "top_label", "max": 0.9}, facts(labels={"x": 98, "y": 2}), ("failed", 0.98)),
+        ({"of": "top_label", "max": 0.9}, facts(), ("unknown", None)),
     ],
 )
 def test_figure_is_judged_by_its_limits(
-    gate: dict[str, Any], now: dict[str, Any], expected: tuple[str, float | None]
+    gate: dict[str, Any], now: Facts, expected: tuple[str, float | None]
 ) -> None:
     assert verdict(gate, now) == expected
 
@@ -44,33 +46,61 @@ def test_figure_is_judged_by_its_limits(
 @pytest.mark.parametrize(
     ("gate", "now", "before", "expected"),
     [
-        ({"of": "rows", "min": 0.5}, report(40), [100, 80, 120], ("failed", 0.4)),
-        ({"of": "rows", "max": 2}, report(150), [100, 80, 120], ("passed", 1.5)),
-        ({"of": "rows", "max": 2}, report(150), [100, 80], ("unknown", None)),
-        ({"of": "rows", "max": 2}, report(150), [0, 0, 0], ("unknown", None)),
+        ({"of": "rows", "min": 0.5}, facts(40), [100, 80, 120], ("failed", 0.4)),
+        ({"of": "rows", "max": 2}, facts(150), [100, 80, 120], ("passed", 1.5)),
+        ({"of": "rows", "max": 2}, facts(150), [100, 80], ("unknown", None)),
+        ({"of": "rows", "max": 2}, facts(150), [0, 0, 0], ("unknown", None)),
     ],
 )
 def test_rows_are_compared_with_the_median_of_slices_before(
-    gate: dict[str, Any], now: dict[str, Any], before: list[int], expected: tuple[str, float | None]
+    gate: dict[str, Any], now: Facts, before: list[int], expected: tuple[str, float | None]
 ) -> None:
-    assert verdict({**gate, "against": 7}, now, *map(report, before)) == expected
+    assert verdict({**gate, "against": 7}, now, *map(facts, before)) == expected
 
 
 def test_labels_moved_by_their_total_variation() -> None:
     before = [
-        report(labels={"x": 60, "y": 40}),
-        report(labels={"x": 70, "y": 30}),
-        report(labels={"x": 65, "y": 35}),
+        facts(labels={"x": 60, "y": 40}),
+        facts(labels={"x": 70, "y": 30}),
+        facts(labels={"x": 65, "y": 35}),
     ]
     gate = {"of": "labels", "max": 0.2, "against": 3}
-    assert verdict(gate, report(labels={"x": 98, "y": 2}), *before) == ("failed", 0.33)
-    assert verdict(gate, report(labels={"x": 60, "y": 35, "z": 5}), *before) == ("passed", 0.05)
-    assert verdict(gate, report(labels={"z": 1}), *before) == ("failed", 1.0)
+    assert verdict(gate, facts(labels={"x": 98, "y": 2}), *before) == ("failed", 0.33)
+    assert verdict(gate, facts(labels={"x": 60, "y": 35, "z": 5}), *before) == ("passed", 0.05)
+    assert verdict(gate, facts(labels={"z": 1}), *before) == ("failed", 1.0)
+
+
+def test_slices_that_do_not_tell_the_figure_are_none_that_it_is_compared_with() -> None:
+    empty, usual = facts(0), facts(labels={"x": 60, "y": 40})
+    for of in ("labels", "label:x", "top_label"):
+        gate = {"of": of, "max": 0.1, "against": 4}
+        assert verdict(gate, facts(labels={"x": 99, "y": 1}), empty, usual, empty, usual) == ("unknown", None)
+        assert verdict(gate, facts(labels={"x": 99, "y": 1}), empty, *[usual] * 3)[0] == "failed"
+        assert verdict(gate, empty, *[usual] * 4) == ("unknown", None)
+
+
+def test_label_that_a_full_report_does_not_name_may_have_any_share() -> None:
+    named = {f"label {n}": 1 for n in range(50)}
+    assert verdict({"of": "label:x", "max": 0.1}, facts(50, named)) == ("unknown", None)
+    assert verdict({"of": "label:label 7", "max": 0.1}, facts(50, named)) == ("passed", 0.02)
+
+
+@pytest.mark.parametrize(
+    ("gate", "now", "says"),
+    [
+        ({"of": "rows", "min": 2_000_000}, facts(1_234_567), "rows is 1,234,567, below min 2,000,000"),
+        ({"of": "truncated", "max": 0.02}, facts(truncated=3), "truncated is 0.03, above max 0.02"),
+        ({"of": "rows", "min": 1, "against": 7}, facts(), "rows against 0 slice(s) is not known"),
+    ],
+)
+def test_verdict_says_value_and_limit(gate: dict[str, Any], now: Facts, says: str) -> None:
+    [one] = judge([Gate(**gate)], now, [])
+    assert str(one) == says
 
 
 def test_only_the_nearest_slices_count() -> None:
-    before = [report(10), report(1000), report(1000)]
-    assert verdict({"of": "rows", "max": 1.5, "against": 1}, report(12), *before) == ("passed", 1.2)
+    before = [facts(10), facts(1000), facts(1000)]
+    assert verdict({"of": "rows", "max": 1.5, "against": 1}, facts(12), *before) == ("passed", 1.2)
 
 
 @pytest.mark.parametrize(
@@ -80,6 +110,8 @@ def test_only_the_nearest_slices_count() -> None:
         ({"of": "label:", "max": 1}, "is no figure"),
         ({"of": "truncated"}, "has no limit"),
         ({"of": "rows", "max": 1, "min": 2}, "lets nothing pass"),
+        ({"of": "truncated", "max": 2}, "'truncated' has the limit 2: shares are from 0 to 1"),
+        ({"of": "label:x", "min": 5, "max": 10}, "has the limit 5: shares"),
         ({"of": "labels", "max": 0.2}, "against="),
         ({"of": "rows", "max": float("nan")}, "finite"),
         ({"of": "rows", "max": 1, "against": 0}, "greater than or equal to 1"),

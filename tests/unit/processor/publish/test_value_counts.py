@@ -17,6 +17,7 @@ from tests.support.slice_jobs import slice_job
     [
         (["a", "b", "a", None], {"a": 2, "b": 1}),
         ([["a", "b"], ["a"], [], None], {"a": 2, "b": 1}),
+        ([["a", "a"], ["b", "a", "a"], [None, "b", None]], {"a": 2, "b": 2}),
         ([1.5, 2.5], {}),
     ],
 )

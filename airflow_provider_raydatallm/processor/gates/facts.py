@@ -1,0 +1,60 @@
+"""What gates know of a slice: what its report counts, and its labels. Others can write commits, too: what one
+says is checked before it is believed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
+
+_Rows = Annotated[int, Field(ge=0, le=2**63 - 1)]
+_SomeRows = Annotated[_Rows, Field(ge=1)]
+_STRICT = ConfigDict(strict=True, hide_input_in_errors=True)
+_COUNTS = TypeAdapter(dict[str, _Rows | None], config=_STRICT)
+_LABELS = TypeAdapter(dict[str, _SomeRows] | None, config=_STRICT)
+
+
+@dataclass(frozen=True)
+class Facts:
+    """
+    :ivar counts: of rows, as a report has them; None: not measured.
+    :ivar known: rows that count, of which that is known: there may be more where the count is None.
+    :ivar labels: the rows with each label.
+    :ivar has_all_labels: whether no other label has a row.
+    """
+
+    counts: Mapping[str, int | None]
+    known: Mapping[str, int | None]
+    labels: Mapping[str, int]
+    has_all_labels: bool
+
+    @classmethod
+    def of_commit(cls, body: Mapping[str, Any]) -> Facts:
+        """
+        :param body: of a commit, of which `report`, `known` and `labels` count.
+        :raises ValueError: when no run counted that.
+        """
+        counts = _COUNTS.validate_python(body["report"]["counts"])
+        if counts.get("planned") is None or counts.get("succeeded") is None:
+            raise ValueError("it does not say how many rows it has")
+        all_labels = _LABELS.validate_python(body.get("labels"))
+        named = _LABELS.validate_python(body["report"].get("labels")) or {}
+        has_all = all_labels is not None or 0 < len(named) < MOST_LABELS
+        known = _COUNTS.validate_python(body.get("known") or {})
+        return cls(counts, known, all_labels or named, has_all)
+
+    @property
+    def planned(self) -> int:
+        return self.counts["planned"] or 0
+
+    @property
+    def label_shares(self) -> Mapping[str, float] | None:
+        """Of the answers; None where there are none, or they have no labels."""
+        answered = self.counts["succeeded"]
+        if not answered or not (self.labels or self.has_all_labels):
+            return None
+        return {name: rows / answered for name, rows in self.labels.items()}

@@ -45,6 +45,10 @@ class OrphanWatch:
         self._lock = threading.Lock()
         #: Whether it stopped this process.
         self.has_stopped = False
+        # Not in the thread: while one imports Ray, another that imports a part of it finds it half imported,
+        # and then it stays so.
+        import ray  # noqa: F401
+
         threading.Thread(target=self._watch, name="ray-llm-orphan", daemon=True).start()
 
     def wait_for_waiter(self, ask: Callable[[], None]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 import uuid
@@ -95,3 +97,22 @@ def test_job_without_a_waiter_ends_itself_and_one_with_beats_does_not(
     assert not killed
     wait_for(lambda: killed)
     assert (killed, watch.has_stopped) == ([(os.getpid(), signal.SIGTERM)], True)
+
+
+_JOB_THAT_ANSWERS_NOTHING = """
+from airflow_provider_raydatallm.processor.inference import orphan_watch
+
+def connect_to_ray():
+    import ray
+
+orphan_watch.connect_to_ray = connect_to_ray
+orphan_watch.OrphanWatch("beat", 600)
+from ray.experimental.internal_kv import _internal_kv_get
+from ray.util.state import get_job
+"""
+
+
+def test_job_that_starts_no_engine_finds_ray_whole_beside_its_watch() -> None:
+    """It comes to parts of Ray while the watch's thread imports it."""
+    done = subprocess.run([sys.executable, "-c", _JOB_THAT_ANSWERS_NOTHING], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

@@ -68,6 +68,9 @@ def add_commands(commands: Commands) -> None:
     sample.add_argument(
         "--quarantined", action="store_true", help="of those that failed, with why; also before a publication"
     )
+    sample.add_argument(
+        "--staged", metavar="NAME", nargs="?", const="", help="of a staged version; by default the only one"
+    )
     add_slice_command(commands, "watch", partial(_run, _watch), "follow the run of a slice to its end")
     diff = add_table_command(
         commands, "diff", partial(_run, _diff), "compare two slices, or two versions of one"
@@ -141,10 +144,10 @@ def _show(args: argparse.Namespace) -> int:
 
 def _sample(args: argparse.Namespace) -> int:
     with _waiting(args):
-        rows = _unpublished_failures(args) if args.quarantined else []
+        rows = _unpublished_failures(args) if args.quarantined and args.staged is None else []
         is_kept = bool(rows)
         if not is_kept:
-            rows = _published_rows(args)
+            rows = _published_rows(args) if args.staged is None else _staged_rows(args)
     if is_kept:
         complain("nothing is published: these rows failed in a run that published nothing, and are kept")
     if args.json:
@@ -155,7 +158,8 @@ def _sample(args: argparse.Namespace) -> int:
         for name, value in row.items():
             say(f"{cell_text(name)}: {cell_text(value)}")
     if not rows:
-        say("no row " + ("is in quarantine" if args.quarantined else "is published"))
+        is_there = "staged" if args.staged is not None else "published"
+        say("no row is " + ("in quarantine" if args.quarantined else is_there))
     return 0
 
 
@@ -173,6 +177,15 @@ def _published_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
 
     version = _find_version(args, args.slice)
     return first_rows(_folders(args, args.slice), version, args.rows, quarantined=args.quarantined)[1]
+
+
+def _staged_rows(args: argparse.Namespace) -> list[dict[str, Any]]:
+    from airflow_provider_raydatallm.processor.publish.staged_commands import get_staged
+    from airflow_provider_raydatallm.processor.tables.samples import first_rows
+
+    folders = _folders(args, args.slice)
+    staged = get_staged(folders, args.staged or None)
+    return first_rows(folders, staged, args.rows, quarantined=args.quarantined)[1]
 
 
 def _watch(args: argparse.Namespace) -> int:

@@ -90,10 +90,12 @@ def read_reason(run: RunOfSlice, task: dict[str, str], job: str) -> Reason:
 
 
 def read_sample(run: RunOfSlice, task: dict[str, str], kind: Literal["published", "quarantined"]) -> Sample:
-    """Returns the first rows of the newest version, or a note that says why not."""
+    """Returns the first rows of the newest version, or of the one that waits for a person, or a note that
+    says why not."""
+    staged = run.entry.staged_version if run.line.state == "held" else None
 
     def read(view: Any) -> Sample:
-        columns, rows = view.sample(kind, _SAMPLE_ROWS)
+        columns, rows = view.sample(kind, _SAMPLE_ROWS, staged)
         return Sample(columns=columns, rows=rows)
 
     samplers = [(("samples",), _SAMPLERS), (("samples", task["dag_id"]), _SAMPLERS_OF_DAG)]

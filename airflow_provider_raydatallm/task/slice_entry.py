@@ -72,12 +72,14 @@ class SliceFigures(pydantic.BaseModel):
 class SliceEntry(SliceFigures):
     """
     :param paths: where the slice's files lie (`SlicePaths`), for a server that may read them.
+    :param staged_version: name of the version that waits for a person.
     """
 
     model_config = pydantic.ConfigDict(extra="ignore", frozen=True)
 
     format: int = FORMAT
     paths: dict[str, str]
+    staged_version: str | None = None
     ray_job_id: str | None = None
 
     @classmethod
@@ -148,7 +150,10 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
     per_gpu = throughput.get("tokens_per_s_per_gpu")
     busy = (seconds.get("engine_start") or 0.0) + (seconds.get("inference") or 0.0)
     return {
-        **{k: result.get(k) for k in ("outcome", "published_version", "fingerprint", "ray_job_id")},
+        **{
+            k: result.get(k)
+            for k in ("outcome", "published_version", "staged_version", "fingerprint", "ray_job_id")
+        },
         "counts": known("counts"),
         "tokens": known("tokens"),
         "seconds": seconds,

@@ -51,7 +51,7 @@ def _stopped(job: SliceJob, failed: list[GateVerdict]) -> SliceError:
         f"slice {job.slice_key!r} did not pass: {'; '.join(map(str, failed))}",
         kind="input",
         advice=(
-            "Look at its rows before you change a limit: what is wrong with them is paid already",
-            'Another limit in quality.gates, or "then": "hold", judges them again, and pays for none',
+            'To look at its rows, give the gate "then": "hold" and clear the task: a person decides then',
+            "Another limit in quality.gates judges them again, too, and no answered row is asked again",
         ),
     )

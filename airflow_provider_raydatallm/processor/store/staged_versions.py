@@ -30,7 +30,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     staged_of_document,
 )
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
-from airflow_provider_raydatallm.processor.store.versions import Version
+from airflow_provider_raydatallm.processor.store.versions import PublishedFile, Version
 
 #: Folder of the documents, in a slice's metadata.
 STAGED_VERSIONS = "staged_versions"
@@ -134,6 +134,11 @@ class StagedVersion:
             self, body={**self.body, "commit": {**commit, "report": {**commit["report"], "gates": gates}}}
         )
 
+    def locate(self, folders: SliceFolders) -> dict[PublishedFile, tuple[Store, str]]:
+        """Where its files are until it is published."""
+        version = self.version
+        return {file: (folders.staging, version.staged_name(file)) for file in version.all_files}
+
     def to_report(self, output_path: str) -> Report:
         return self.version.to_report(output_path)
 
@@ -179,9 +184,10 @@ def staged_names(metadata: Store) -> list[str]:
     return sorted(name for name in found if name is not None)
 
 
-def read_staged(folders: SliceFolders, name: str) -> StagedVersion | None:
+def read_staged(folders: SliceFolders, name: str, max_bytes: int = _MAX_BYTES) -> StagedVersion | None:
     """Returns a staged version; None when there is none of that name.
 
+    :param max_bytes: of its document.
     :raises StagedVersionError: when its document is damaged or was edited, is of another format, or is of
         another slice or table.
     """
@@ -190,7 +196,7 @@ def read_staged(folders: SliceFolders, name: str) -> StagedVersion | None:
     if number_of_staged(name) is None or "/" in name:
         return None
     try:
-        body = metadata.read_document(document_name(name), _MAX_BYTES)
+        body = metadata.read_document(document_name(name), max_bytes)
     except CorruptFileError as e:
         raise StagedVersionError(
             f"{path} is damaged, or was edited, and cannot be published",

@@ -8,6 +8,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Place
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.staged_versions import StagedVersion
 from airflow_provider_raydatallm.processor.store.versions import Version
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ _BATCH_ROWS = 1000
 
 def first_rows(
     folders: SliceFolders,
-    version: Version,
+    version: Version | StagedVersion,
     rows: int,
     *,
     quarantined: bool = False,
@@ -31,7 +32,10 @@ def first_rows(
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    located = open_sink(folders).locate(version, quarantine=quarantined)
+    if isinstance(version, StagedVersion):
+        located, version = version.locate(folders), version.version
+    else:
+        located = open_sink(folders).locate(version, quarantine=quarantined)
     names: list[str] = []
     lines: list[dict[str, Any]] = []
     for file in version.quarantine if quarantined else version.files:

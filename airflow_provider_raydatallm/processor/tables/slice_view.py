@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.marks import IS_METADATA, Mark, find_owner, names_task
 from airflow_provider_raydatallm.processor.store.run_record import read_progress
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.staged_versions import StagedVersion, read_staged
 from airflow_provider_raydatallm.processor.store.versions import Commits, Version
 from airflow_provider_raydatallm.processor.tables.confined_sample import confined_sample
 
@@ -69,22 +70,36 @@ class SliceView:
         return progress if progress is not None and progress.get("task") == self.task else None
 
     def sample(
-        self, kind: Literal["published", "quarantined"], rows: int
+        self, kind: Literal["published", "quarantined"], rows: int, staged: str | None = None
     ) -> tuple[list[str], list[list[str | None]]]:
         """Returns the names of columns and the first rows of the newest version, as text.
 
+        :param staged: name of the staged version that is meant instead.
         :raises FileNotFoundError: when there is none.
         :raises SliceError: see `confined_sample`.
         """
-        version = next(iter(self.versions()), None)
-        if version is None:
-            raise FileNotFoundError("nothing is published")
         is_quarantine = kind == "quarantined"
-        located = open_sink(self._folders).locate(version, quarantine=is_quarantine)
+        if staged is not None:
+            waiting = self._staged(staged)
+            version, located = waiting.version, waiting.locate(self._folders)
+        else:
+            newest = next(iter(self.versions()), None)
+            if newest is None:
+                raise FileNotFoundError("nothing is published")
+            version, located = newest, open_sink(self._folders).locate(newest, quarantine=is_quarantine)
         files = [located[file] for file in (version.quarantine if is_quarantine else version.files)]
         return confined_sample(
             files, rows, _COLUMNS, _SAMPLE_SECONDS if self.total_s is None else self.total_s
         )
+
+    def _staged(self, name: str) -> StagedVersion:
+        """:raises FileNotFoundError, SliceError, PermissionError: as of published ones."""
+        staged = read_staged(self._folders, name, _COMMIT_BYTES)
+        if staged is None:
+            raise FileNotFoundError("nothing is staged any more")
+        if staged.version.body.get("task") != self.task:
+            raise PermissionError("another task staged this version")
+        return staged
 
     @cached_property
     def _folders(self) -> SliceFolders:

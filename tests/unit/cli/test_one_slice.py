@@ -207,6 +207,17 @@ def test_staged_version_is_seen_before_it_is_committed(job: SliceJob, capsys: Ou
     assert f"staged: {name}, " in say(capsys, "slices", job.output_path)
 
 
+def test_rows_of_a_staged_version_are_seen_before_it_is_committed(job: SliceJob, capsys: Out) -> None:
+    name = stage(job)
+    for words in (["--staged"], ["--staged", name]):
+        rows = json.loads(say(capsys, "sample", job.output_path, DAY, *words, "--json"))
+        assert rows[0]["answer"]
+    [failed] = json.loads(say(capsys, "sample", job.output_path, DAY, "--staged", "--quarantined", "--json"))
+    assert failed["__row"] == 5
+    run(changed(job, prompt="x {name}"))
+    assert "no staged version" in say(capsys, "sample", job.output_path, DAY, "--staged", "other", code=1)
+
+
 def test_rows_that_failed_are_seen_before_anything_is_published(job: SliceJob, capsys: Out) -> None:
     fail(job)
     assert main(["sample", job.output_path, DAY, "--quarantined", "--json"]) == 0

@@ -50,6 +50,23 @@ def view(job: SliceJob, task: dict[str, str] = TASK) -> SliceView:
     return SliceView(job.paths, task)
 
 
+def test_rows_that_wait_for_a_person_are_shown_to_the_task_that_staged_them(job: SliceJob) -> None:
+    gates = [{"of": "rows", "then": "hold"}]
+    name = str(run(changed(job, quality__gates=gates)).staged_version)
+    names, rows = view(job).sample("published", 5, name)
+    assert [row[names.index("name")] for row in rows][2:3] == ["plain"]
+    assert len(view(job).sample("quarantined", 5, name)[1]) == 1
+    with pytest.raises(FileNotFoundError, match="nothing is published"):
+        view(job).sample("published", 5)
+    with pytest.raises(FileNotFoundError, match="nothing is staged any more"):
+        view(job).sample("published", 5, "000001-00000000")
+    with pytest.raises(PermissionError, match="names other tasks"):
+        view(job, OTHER).sample("published", 5, name)
+    add_task(Store(job.table_paths.staging), OTHER)
+    with pytest.raises(PermissionError, match="another task staged"):
+        view(job, OTHER).sample("published", 5, name)
+
+
 def test_versions_are_shown_to_the_task_that_published_them(job: SliceJob) -> None:
     assert view(job).versions() == []
     run(job)

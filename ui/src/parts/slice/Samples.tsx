@@ -10,7 +10,7 @@ import { Note, Plain, Problem, Section, Waiting } from "../basics";
 
 type Kind = "published" | "quarantined";
 const KINDS: [Kind, string][] = [
-  ["published", "Published rows"],
+  ["published", "Answered rows"],
   ["quarantined", "Rows in quarantine"],
 ];
 /** Characters of a cell that is not broken. */

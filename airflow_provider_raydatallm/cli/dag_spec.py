@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.processor.commands.command import Commands, add
 from airflow_provider_raydatallm.processor.commands.printing import complain
 
 if TYPE_CHECKING:
+    from airflow.models.dagrun import DagRun
     from airflow.models.taskinstance import TaskInstance
     from airflow.sdk import DAG
     from airflow.serialization.definitions.dag import SerializedDAG
@@ -156,10 +157,10 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     """
     # As `airflow tasks render` does it: what a task's context is, Airflow offers by no public function.
     from airflow.cli.commands.task_command import _get_template_context
-    from pendulum import instance
 
     from airflow_provider_raydatallm.task.expected_slices import serialized
     from airflow_provider_raydatallm.task.schedule import makes_partitioned_runs
+    from airflow_provider_raydatallm.task.slice_key import SCHEDULED_RUNS
 
     dag = read_dag(args.dag)
     if args.task not in dag.task_dict:
@@ -172,10 +173,9 @@ def _job_of_task(args: argparse.Namespace) -> tuple[str, str | None]:
     _check_map_index(scheduled.get_task(args.task), args.map_index)
     ti, is_made_up = _task_instance(scheduled, args.task, args.map_index, run_or_date(dag, args.date))
     run = ti.dag_run
-    if is_made_up and run.data_interval_start and run.logical_date:
-        # Airflow gave it the interval that has passed, as to a person's run.
-        interval = scheduled_interval(scheduled.timetable, instance(run.logical_date))
-        run.data_interval_start, run.data_interval_end = interval
+    is_by_date = is_made_up or run.run_id != args.date
+    if is_by_date and run.run_type not in SCHEDULED_RUNS:
+        make_scheduled(run, scheduled.timetable)
     if is_made_up and makes_partitioned_runs(dag.timetable):
         run.partition_key = args.date
     elif (is_made_up or run.run_id != args.date) and not _is_date(args.date):
@@ -221,6 +221,17 @@ def _task_instance(
     instance.dag_run = run
     instance.refresh_from_task(task)
     return instance, is_made_up
+
+
+def make_scheduled(run: DagRun, timetable: Timetable) -> None:
+    """Gives a run of a person, or one that is made up, what one of the schedule has at its date: Airflow gave
+    it the interval that has passed."""
+    from pendulum import instance
+
+    run.conf = {}
+    if run.data_interval_start and run.logical_date:
+        interval = scheduled_interval(timetable, instance(run.logical_date))
+        run.data_interval_start, run.data_interval_end = interval
 
 
 def scheduled_interval(timetable: Timetable, start: DateTime) -> DataInterval:

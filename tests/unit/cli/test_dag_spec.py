@@ -14,7 +14,12 @@ from airflow.sdk import DAG, Asset, AssetOrTimeSchedule, CronDataIntervalTimetab
 from airflow.serialization.serialized_objects import DagSerialization
 from pendulum import UTC, DateTime
 
-from airflow_provider_raydatallm.cli.dag_spec import run_or_date, scheduled_interval, spec_and_note
+from airflow_provider_raydatallm.cli.dag_spec import (
+    make_scheduled,
+    run_or_date,
+    scheduled_interval,
+    spec_and_note,
+)
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from tests.support.context import context_of
 
@@ -87,3 +92,17 @@ def test_interval_of_a_date_is_the_schedules(schedule: str | None, start: str, e
     begin = DateTime.fromisoformat(start).replace(tzinfo=UTC)
     interval = scheduled_interval(serialized.timetable, begin)
     assert [at.date().isoformat() for at in interval] == [start, end]
+
+
+def test_date_of_which_a_person_made_a_run_is_that_slice_and_not_what_the_run_had() -> None:
+    daily = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
+    dag = DAG("d", schedule=daily, start_date=dt.datetime(2026, 1, 1, tzinfo=dt.UTC))
+    serialized = DagSerialization.from_dict(DagSerialization.to_dict(dag))
+    date, before = DateTime(2026, 3, 5, tzinfo=UTC), DateTime(2026, 3, 4, tzinfo=UTC)
+    run = DagRun(
+        dag_id="d", run_id="manual__x", logical_date=date, data_interval=(before, date),
+        conf={"slice": "2026-01-01"},
+    )  # fmt: skip
+    make_scheduled(run, serialized.timetable)
+    assert (run.data_interval_start, run.data_interval_end) == (date, date.add(days=1))
+    assert run.conf == {}

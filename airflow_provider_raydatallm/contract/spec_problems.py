@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 #: Of one in a list.
 _PLACE = re.compile(r"\.\d+$")
+_PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 
 def describe_problems(error: pydantic.ValidationError) -> str:
@@ -40,6 +41,8 @@ def _describe(problem: ErrorDetails) -> str:
     message = message.replace("a valid tuple", "a list").replace("Tuple should", "List should")
     if problem["type"] == "model_type":  # the names of models are nobody's business
         message = "Input should be a dict"
+    if problem["type"] == "float_parsing" and (percent := _PERCENT.fullmatch(str(problem["input"]))):
+        message = f"a share is from 0 to 1: write {float(percent[1]) / 100:g}"
     if path in ("", "task", *GROUPS):  # the texts of what goes together name the leaves
         return message
     group, *rest = path.split(".")

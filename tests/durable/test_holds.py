@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import pytest
 
 from airflow_provider_raydatallm.triggers.task_trigger import EARLIEST_EVENT_SECONDS
+from tests.support import browser
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, Task, wait_for
 from tests.support.ray_door import Cluster
@@ -75,3 +78,22 @@ def test_rejected_slice_is_not_published_and_asked_about_again_without_a_token(
     assert airflow.api.finish(task) == "success"
     assert table.rows_right(DAY)
     assert answered(table) == ROWS
+
+
+def test_person_looks_at_a_slice_in_the_browser_and_approves_it(
+    airflow: Airflow, make_table: Callable[..., Table]
+) -> None:
+    program = browser.chromium()
+    if program is None:
+        pytest.skip("no Chromium: install chromium, or run `playwright install chromium`")
+    table = make_table(DAY)
+    task, _ = held(airflow, table, "reviewed_waiting")
+    with browser.logged_in(airflow, program) as page:
+        page.goto(f"/plugin/ray-llm/dags/{task.dag_id}/tasks/ask/runs/{quote(task.run_id)}/-1")
+        page.get_by_role("row", name=re.compile("rows 40 none Left to a person")).wait_for()
+        page.get_by_role("button", name="Answered rows").click()
+        page.get_by_role("cell", name=f"{DAY} row 0", exact=True).wait_for()
+        page.get_by_role("link", name="Approve or reject").click()
+        page.get_by_role("button", name="Approve").click()
+        assert airflow.api.finish(task) == "success"
+    assert table.rows_right(DAY)

@@ -193,6 +193,7 @@ def test_failing_row_is_named_and_stops_the_others_only_when_told_to(ask: Ask, t
     assert 1 <= result["counts"].pop("resumed") <= 100  # what was answered before the job was ended
     assert result["counts"] == {
         "planned": 100, "succeeded": 99, "quarantined": 1, "invalid_output": 0, "truncated": None,
+        "degenerate": None,
         "shortened": None, "deduplicated": None, "cached": None, "asked_again": None, "uncounted": 0,
     }  # fmt: skip
     assert published(result).num_rows == 99

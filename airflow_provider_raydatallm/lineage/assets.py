@@ -82,4 +82,5 @@ def _extra(result: Mapping[str, Any]) -> dict[str, Any]:
     """Returns an event's figures: small, and with the same keys for every outcome."""
     counts = {k: result["counts"][k] for k in ("planned", "succeeded", "quarantined")}
     keys = ("outcome", "slice_key", "output_path", "published_version", "fingerprint", "ray_job_id")
-    return {**{k: result[k] for k in keys}, "counts": counts}
+    gates = [{k: gate[k] for k in ("of", "value", "verdict")} for gate in result.get("gates") or ()]
+    return {**{k: result[k] for k in keys}, "counts": counts, "gates": gates}

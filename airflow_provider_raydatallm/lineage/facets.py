@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import attrs
 from airflow.providers.openlineage.extractors import OperatorLineage
@@ -13,12 +13,14 @@ from openlineage.client.facet_v2 import (
     OutputDatasetFacet,
     RunFacet,
     base_subset_dataset,
+    data_quality_assertions_dataset,
     input_statistics_input_dataset,
     output_statistics_output_dataset,
 )
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.lineage.table_names import Table, dataset_name, input_table, output_table
 
@@ -70,6 +72,8 @@ def slice_lineage(
         output_facets["outputStatistics"] = (
             output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet(rowCount=counts["succeeded"])
         )
+        if gates := result.get("gates"):
+            output_facets["dataQualityAssertions"] = cast("OutputDatasetFacet", _assertions(gates))
     source, target = input_table(job), output_table(job)
     if (subset := _subset(source)) is not None:
         input_facets["subset"] = base_subset_dataset.InputSubsetInputDatasetFacet(inputCondition=subset)
@@ -98,6 +102,17 @@ def _slice_facet(
         reportPath=result.get("report_path"),
         quarantinePath=job.paths.quarantine if counts and counts["quarantined"] else None,
         failure=failure.without_row_texts().to_json() if failure is not None else None,
+    )
+
+
+def _assertions(
+    gates: Sequence[Mapping[str, Any]],
+) -> data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet:
+    """What the gates said that knew a value."""
+    known = [GateVerdict.model_validate(gate) for gate in gates if gate["value"] is not None]
+    assertion = data_quality_assertions_dataset.Assertion
+    return data_quality_assertions_dataset.DataQualityAssertionsDatasetFacet(
+        assertions=[assertion(assertion=str(gate), success=gate.has_passed) for gate in known]
     )
 
 

@@ -113,6 +113,9 @@ class SliceStatus:
         elif self.figures is not None and self.figures.counts:
             yield self._counts_line(self.figures)
             yield self._rates_line(self.figures)
+            for gate in self.figures.gates or ():
+                if not gate.has_passed:
+                    yield _plain(f"Gate: {gate} ({gate.verdict})")
 
     def _error_line(self) -> str:
         with_rows, without = _GOES_ON[self.state or ""]

@@ -4,6 +4,7 @@ Airflow's `[metrics]` and `[traces]` send them."""
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -40,6 +41,8 @@ def _send_figures(result: dict[str, Any], tags: dict[str, str]) -> None:
         for name, value in result[section].items():
             if value is not None:
                 Stats.gauge(f"ray_llm.{section}.{name}", value, tags=tags)
+    for verdict, gates in Counter(gate["verdict"] for gate in result.get("gates") or ()).items():
+        Stats.incr(f"ray_llm.gates.{verdict}", gates, tags=tags)
     if (rate := result["throughput"]["rows_per_s"]) is not None:
         Stats.gauge("ray_llm.rows_per_s", rate, tags=tags)
     for phase, seconds in _phases(result):

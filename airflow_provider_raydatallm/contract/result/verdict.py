@@ -25,6 +25,10 @@ class GateVerdict(Contract):
     slices: int | None = None
     verdict: Verdict
 
+    @property
+    def has_passed(self) -> bool:
+        return self.verdict == "passed"
+
     def __str__(self) -> str:
         since = f" against {self.slices} slice(s)" if self.slices is not None else ""
         if self.value is None:

@@ -7,6 +7,7 @@ from airflow.sdk import Asset, AssetAlias
 from airflow.sdk.execution_time.context import OutletEventAccessors
 
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.lineage.assets import check_emit_partition, record_asset_events
 from tests.support.slice_jobs import spec
 
@@ -18,6 +19,7 @@ RESULT: dict[str, Any] = Report(
     published_version=3,
     fingerprint="f",
     counts=Counts(planned=3, succeeded=2, quarantined=1, resumed=1),
+    gates=(GateVerdict(of="truncated", value=0.5, max=0.1, verdict="warned"),),
 ).to_xcom(report_path=JOB.paths.report(1), ray_job_id="j", dashboard_url="http://d", queued=1.0, total=2.0)
 
 
@@ -46,7 +48,7 @@ def test_extra_of_the_user_is_kept() -> None:
         "mine": 1, "outcome": "published", "slice_key": "k", "output_path": "/out/ds=k",
         "published_version": 3, "fingerprint": "f", "ray_job_id": "j", "trial": None, "counts": {
             "planned": 3, "succeeded": 2, "quarantined": 1,
-        },
+        }, "gates": [{"of": "truncated", "value": 0.5, "verdict": "warned"}],
     }  # fmt: skip
 
 

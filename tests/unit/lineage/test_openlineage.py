@@ -10,6 +10,7 @@ import pytest
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.lineage.facets import SLICE_FACET, slice_lineage
 from airflow_provider_raydatallm.lineage.table_names import dataset_name, input_table, output_table
@@ -103,6 +104,24 @@ def test_statistics_are_of_what_this_run_wrote(outcome: Any, rows: int | None) -
     assert (written and written.rowCount, read and read.rowCount) == (rows, rows)
     facet = lineage.run_facets[SLICE_FACET]
     assert (facet.outcome, facet.fingerprint, facet.quarantinePath) == (outcome, fingerprint(spec), None)
+
+
+@pytest.mark.slow
+def test_what_gates_said_are_assertions_of_the_output() -> None:
+    gates = (
+        GateVerdict(of="truncated", value=0.5, max=0.1, verdict="warned"),
+        GateVerdict(of="rows", value=2, min=1, verdict="passed"),
+        GateVerdict(of="rows", value=None, against=7, max=2, verdict="unknown"),
+    )
+    report = Report(
+        outcome="published", slice_key="a/b", output_path="/o", fingerprint="f", gates=gates,
+        counts=Counts(planned=2, succeeded=2),
+    )  # fmt: skip
+    result = report.to_xcom(report_path=None, ray_job_id=None, dashboard_url=None, queued=None, total=None)
+    facet = slice_lineage(job(), result).outputs[0].outputFacets["dataQualityAssertions"]
+    assert [(one.assertion, one.success) for one in facet.assertions] == [
+        ("truncated is 0.5, above max 0.1", False), ("rows is 2", True),
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

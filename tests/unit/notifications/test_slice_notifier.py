@@ -231,6 +231,18 @@ def test_deadline_tells_only_of_a_run_that_may_be_late(
         )
 
 
+def test_gates_that_did_not_pass_are_told(run: Run) -> None:
+    said = {"truncated": ("warned", 0.5), "rows": ("passed", 3)}
+    run.note("ask", outcome="published", counts={"planned": 3}, gates=[
+        {"of": name, "value": value, "max": 0.1, "verdict": verdict}
+        for name, (verdict, value) in said.items()
+    ])  # fmt: skip
+    run.states = {"ask": "success"}
+    asyncio.run(_tell())
+    assert "Gate: truncated is 0.5, above max 0.1 (warned)" in Recorder.sent[-1]
+    assert "rows is 3" not in Recorder.sent[-1]
+
+
 @pytest.mark.parametrize("state", ["awaiting_input", "deferred"])
 def test_slice_that_waits_for_a_person_says_so(run: Run, state: str) -> None:
     run.note("ask", outcome="held")

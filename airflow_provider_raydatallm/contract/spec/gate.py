@@ -15,8 +15,10 @@ Share = Literal[
 #: Before the label whose share of the rows is meant.
 OF_LABEL = "label:"
 #: What a gate may look at beside a share, or the share of a label.
-OTHERS = ("rows", "top_label", "labels")
-_OF_LABELS = OTHERS[1:]
+OTHERS = ("rows", "output_tokens", "top_label", "labels")
+_OF_LABELS = OTHERS[2:]
+#: Those that are no shares.
+_NUMBERS = OTHERS[:2]
 #: How many slices a history has at most: each is a read of its commit.
 MOST_SLICES = 60
 #: How many gates a slice has at most.
@@ -28,13 +30,14 @@ _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Gate(Contract):
     """A limit of one figure of a slice.
 
-    of: a share of its rows ("truncated"), "rows" (their number), "label:<label>" (that label's share),
-        "top_label" (the share of the commonest), or "labels": how far the shares of all labels moved (total
-        variation: half the sum of the differences, from 0 to 1).
+    of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer),
+        "label:<label>" (that label's share), "top_label" (the share of the commonest), or "labels": how far
+        the shares of all labels moved (total variation: half the sum of the differences, from 0 to 1).
     max, min: what it may be. Shares are from 0 to 1.
     against: judges what changed since so many slices before it in the table, by their dates, or where keys
-        are none by the keys: of "rows" the ratio to the median of theirs, of a share the difference from it,
-        of "labels" the distance from all of their rows together.
+        are none by the keys: of "rows" and "output_tokens" the ratio to the median of theirs, of a share the
+        difference from it, of "labels" the distance from all of their rows together.
+    same: "weekday" compares only with slices of the same day of the week.
     then: `fail` publishes nothing, and keeps the answered rows: another limit judges them again, and asks
         the model nothing. `hold` leaves it to a person, who approves or rejects the slice; it does so also
         where the figure is not known, and always where the gate has no limit. `warn` publishes, and says so.
@@ -44,6 +47,7 @@ class Gate(Contract):
     max: _Number | None = None
     min: _Number | None = None
     against: Annotated[int, Field(ge=1, le=MOST_SLICES)] | None = None
+    same: Literal["weekday"] | None = None
     then: Literal["warn", "fail", "hold"] = "fail"
 
     @field_validator("of")
@@ -63,11 +67,17 @@ class Gate(Contract):
                 f'the gate of {self.of!r} has no limit: give max, min, or both; or "then": "hold", for a '
                 "person to look at each slice"
             )
-        if self.of != "rows" and (above := [limit for limit in (self.min, self.max) if (limit or 0) > 1]):
+        if self.of not in _NUMBERS and (
+            above := [limit for limit in (self.min, self.max) if (limit or 0) > 1]
+        ):
             raise ValueError(f"the gate of {self.of!r} has the limit {above[0]:g}: shares are from 0 to 1")
         if self.max is not None and self.min is not None and self.min > self.max:
             raise ValueError(
                 f"the gate of {self.of!r} lets nothing pass: min {self.min:g} is above max {self.max:g}"
+            )
+        if self.same is not None and self.against is None:
+            raise ValueError(
+                f"the gate of {self.of!r} says same={self.same!r}, and compares with no slices: give against="
             )
         if self.of == "labels" and self.against is None:
             raise ValueError(

@@ -22,12 +22,14 @@ _LABELS = TypeAdapter(dict[str, _SomeRows] | None, config=_STRICT)
 class Facts:
     """
     :ivar counts: of rows, as a report has them; None: not measured.
+    :ivar tokens: likewise.
     :ivar known: rows that count, of which that is known: there may be more where the count is None.
     :ivar labels: the rows with each label.
     :ivar has_all_labels: whether no other label has a row.
     """
 
     counts: Mapping[str, int | None]
+    tokens: Mapping[str, int | None]
     known: Mapping[str, int | None]
     labels: Mapping[str, int]
     has_all_labels: bool
@@ -45,11 +47,19 @@ class Facts:
         named = _LABELS.validate_python(body["report"].get("labels")) or {}
         has_all = all_labels is not None or 0 < len(named) < MOST_LABELS
         known = _COUNTS.validate_python(body.get("known") or {})
-        return cls(counts, known, all_labels or named, has_all)
+        tokens = _COUNTS.validate_python(body["report"].get("tokens") or {})
+        return cls(counts, tokens, known, all_labels or named, has_all)
 
     @property
     def planned(self) -> int:
         return self.counts["planned"] or 0
+
+    @property
+    def output_tokens(self) -> float | None:
+        """Of an answer, the mean; None where there is none that took any, or not all are known."""
+        shared = sum(self.counts.get(name) or 0 for name in ("deduplicated", "cached"))
+        answered, tokens = (self.counts["succeeded"] or 0) - shared, self.tokens.get("output")
+        return tokens / answered if tokens and answered > 0 and not self.counts.get("uncounted") else None
 
     @property
     def label_shares(self) -> Mapping[str, float] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from airflow_provider_raydatallm.contract.spec.gate import Gate
 from airflow_provider_raydatallm.processor.gates.facts import Facts
@@ -37,13 +37,16 @@ class Figure(ABC):
         return statistics.median(self.of(one) or 0 for one in slices)
 
 
-class Rows(Figure):
+class Number(Figure):
+    def __init__(self, number: Callable[[Facts], float | None]) -> None:
+        self._number = number
+
     def of(self, slice_: Facts) -> float | None:
-        return float(slice_.planned)
+        return self._number(slice_)
 
     def against(self, slice_: Facts, before: Sequence[Facts]) -> float | None:
         usual = self._median(before)
-        return slice_.planned / usual if usual else None
+        return (self.of(slice_) or 0) / usual if usual else None
 
 
 class ShareOfRows(Figure):
@@ -95,5 +98,10 @@ class Labels(Figure):
 def figure_of(gate: Gate) -> Figure:
     if gate.label is not None:
         return ShareOfLabel(gate.label)
-    others = {"rows": Rows(), "top_label": TopLabel(), "labels": Labels()}
+    others: Mapping[str, Figure] = {
+        "rows": Number(lambda slice_: float(slice_.planned)),
+        "output_tokens": Number(lambda slice_: slice_.output_tokens),
+        "top_label": TopLabel(),
+        "labels": Labels(),
+    }
     return others.get(gate.of) or ShareOfRows(gate.of)

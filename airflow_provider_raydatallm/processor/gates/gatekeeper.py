@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
+from airflow_provider_raydatallm.contract.spec.gate import Gate
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.judge import judge
@@ -27,8 +28,8 @@ def pass_gates(job: SliceJob, slice_: Facts) -> tuple[GateVerdict, ...] | None:
         gates = tuple(gate for gate in gates if gate.of != "rows")
     if not gates:
         return None
-    slices = max(gate.against or 0 for gate in gates)
-    verdicts = judge(gates, slice_, list(islice(_slices_before(job), slices)) if slices else [])
+    before = {same: _slices_before(job, gates, same) for same in {gate.same for gate in gates}}
+    verdicts = [judge(gate, slice_, before[gate.same]) for gate in gates]
     for verdict in verdicts:
         if verdict.verdict in ("warned", "unknown", "held"):
             logger.warning("gate of slice %r: %s", job.slice_key, verdict)
@@ -37,8 +38,15 @@ def pass_gates(job: SliceJob, slice_: Facts) -> tuple[GateVerdict, ...] | None:
     return tuple(verdicts)
 
 
-def _slices_before(job: SliceJob) -> Iterator[Facts]:
-    for version in newest_versions(job.address, job.source.slice_format, before=True):
+def _slices_before(job: SliceJob, gates: Sequence[Gate], same: str | None) -> list[Facts]:
+    """Returns as many as one of these gates compares with."""
+    most = max(gate.against or 0 for gate in gates if gate.same == same)
+    return list(islice(_known_before(job, same), most)) if most else []
+
+
+def _known_before(job: SliceJob, same: str | None) -> Iterator[Facts]:
+    address, slice_format = job.address, job.source.slice_format
+    for version in newest_versions(address, slice_format, before=True, same_weekday=same == "weekday"):
         try:
             yield Facts.of_commit(version.body)
         except ValueError:

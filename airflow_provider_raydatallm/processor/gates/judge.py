@@ -1,4 +1,4 @@
-"""Judges a slice by its gates. Pure."""
+"""Judges a slice by a gate. Pure."""
 
 from __future__ import annotations
 
@@ -14,15 +14,11 @@ FEWEST_SLICES = 3
 _STOPPED_BY: Mapping[str, Verdict] = {"warn": "warned", "fail": "failed", "hold": "held"}
 
 
-def judge(gates: Sequence[Gate], slice_: Facts, before: Sequence[Facts]) -> list[GateVerdict]:
+def judge(gate: Gate, slice_: Facts, before: Sequence[Facts]) -> GateVerdict:
     """
     :param slice_: the one that is to be published.
     :param before: those before it, the nearest first.
     """
-    return [_judge(gate, slice_, before) for gate in gates]
-
-
-def _judge(gate: Gate, slice_: Facts, before: Sequence[Facts]) -> GateVerdict:
     figure, slices, value = figure_of(gate), None, None
     if gate.against is None:
         value = figure.of(slice_)

@@ -23,19 +23,25 @@ from airflow_provider_raydatallm.processor.store.versions import Version, newest
 _Place = tuple[bool, dt.datetime | str]
 
 
-def newest_versions(of: SliceAddress, slice_format: str, *, before: bool = False) -> Iterator[Version]:
+def newest_versions(
+    of: SliceAddress, slice_format: str, *, before: bool = False, same_weekday: bool = False
+) -> Iterator[Version]:
     """Yields the versions of a table's slices, the latest first: by their dates, and by their keys where
     these are none. A slice whose commit is damaged is left out, and one whose folder is another's.
 
     :param of: one slice.
     :param slice_format: of keys that are dates.
     :param before: only slices before that one, with keys of the same kind.
+    :param same_weekday: only slices of its day of the week: none where its key is no date.
     :raises StorageError: when the store cannot be read now.
     """
     own = _place(of.slice_key, slice_format)
     places = {key: _place(key, slice_format) for key in _keys(of)}
     if before:
         places = {key: place for key, place in places.items() if place[0] == own[0] and place < own}
+    if same_weekday:
+        day = _weekday(own)
+        places = {key: place for key, place in places.items() if day is not None and _weekday(place) == day}
     for key in sorted(places, key=lambda key: places[key], reverse=True):
         try:
             version = newest_version(Store(replace(of, slice_key=key).paths.metadata))
@@ -55,6 +61,10 @@ def _keys(of: SliceAddress) -> list[str]:
     above, _, rest = template.partition(SLICE)
     with explaining("list", above):
         return [unquote(fields["slice"]) for fields in find_folders(above + SLICE + rest.partition("/")[0])]
+
+
+def _weekday(place: _Place) -> int | None:
+    return place[1].weekday() if isinstance(place[1], dt.datetime) else None
 
 
 def _place(key: str, slice_format: str) -> _Place:

@@ -173,10 +173,19 @@ def publish_days(job: SliceJob, days: range) -> None:
         run_in_process(changed(job, slice_key=f"2026-01-{day:02}"))
 
 
-def slices_before(job: SliceJob, key: str = "2026-01-20", **given: Any) -> int | None:
-    gate = {"of": "rows", "against": 5, "max": 9, "then": "warn"}
+def slices_before(
+    job: SliceJob, key: str = "2026-01-20", same: str | None = None, **given: Any
+) -> int | None:
+    gate = {"of": "rows", "against": 5, "max": 9, "same": same, "then": "warn"}
     report = run_in_process(changed(with_gates(job, gate), slice_key=key, **given))
     return (report.gates or ())[0].slices
+
+
+def test_slice_may_be_compared_with_its_day_of_the_week_only(job: SliceJob) -> None:
+    publish_days(job, range(1, 20))
+    assert slices_before(job) == 5
+    assert slices_before(job, key="2026-01-27", same="weekday") == 3
+    assert slices_before(job, key="no date", same="weekday") == 0
 
 
 @pytest.mark.parametrize(

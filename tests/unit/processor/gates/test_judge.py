@@ -12,13 +12,15 @@ from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.judge import judge
 
 
-def facts(rows: int = 100, labels: dict[str, int] | None = None, **counts: int | None) -> Facts:
+def facts(
+    rows: int = 100, labels: dict[str, int] | None = None, tokens: int | None = None, **counts: int | None
+) -> Facts:
     counted = {"planned": rows, "succeeded": rows, **counts}
-    return Facts.of_commit({"report": {"counts": counted, "labels": labels}})
+    return Facts.of_commit({"report": {"counts": counted, "labels": labels, "tokens": {"output": tokens}}})
 
 
 def verdict(gate: dict[str, Any], now: Facts, *before: Facts) -> tuple[str, float | None]:
-    [one] = judge([Gate(**gate)], now, before)
+    one = judge(Gate(**gate), now, before)
     return one.verdict, one.value if one.value is None else round(one.value, 4)
 
 
@@ -35,6 +37,11 @@ def verdict(gate: dict[str, Any], now: Facts, *before: Facts) -> tuple[str, floa
         ({"of": "label:z", "min": 0.1}, facts(labels={"x": 60, "y": 40}), ("failed", 0.0)),
         ({"of": "top_label", "max": 0.9}, facts(labels={"x": 98, "y": 2}), ("failed", 0.98)),
         ({"of": "top_label", "max": 0.9}, facts(), ("unknown", None)),
+        ({"of": "output_tokens", "min": 3}, facts(tokens=500, deduplicated=40, cached=10), ("passed", 10.0)),
+        ({"of": "output_tokens", "min": 3}, facts(tokens=200), ("failed", 2.0)),
+        ({"of": "output_tokens", "min": 3}, facts(tokens=500, uncounted=1), ("unknown", None)),
+        ({"of": "output_tokens", "min": 3}, facts(tokens=5, deduplicated=100), ("unknown", None)),
+        ({"of": "output_tokens", "min": 3}, facts(), ("unknown", None)),
     ],
 )
 def test_figure_is_judged_by_its_limits(
@@ -94,7 +101,7 @@ def test_label_that_a_full_report_does_not_name_may_have_any_share() -> None:
     ],
 )
 def test_verdict_says_value_and_limit(gate: dict[str, Any], now: Facts, says: str) -> None:
-    [one] = judge([Gate(**gate)], now, [])
+    one = judge(Gate(**gate), now, [])
     assert str(one) == says
 
 

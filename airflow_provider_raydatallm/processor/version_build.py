@@ -489,7 +489,12 @@ class _Run:
             )
             labels = committed(build.job, published, totals.labels)
             slice_ = Facts.of_commit(
-                {"report": report.model_dump(), "known": dict(totals.known), "labels": labels}
+                {
+                    "report": report.model_dump(),
+                    "known": dict(totals.known),
+                    "labels": labels,
+                    "confidence": totals.confidence,
+                }
             )
             return report.model_copy(update={"gates": pass_gates(build.job, slice_)})
 

@@ -15,7 +15,7 @@ Share = Literal[
 #: Before the label whose share of the rows is meant.
 OF_LABEL = "label:"
 #: What a gate may look at beside a share, or the share of a label.
-OTHERS = ("rows", "output_tokens", "top_label", "labels")
+OTHERS = ("rows", "output_tokens", "confidence", "top_label", "labels")
 _OF_LABELS = OTHERS[2:]
 #: Those that are no shares.
 _NUMBERS = OTHERS[:2]
@@ -30,9 +30,10 @@ _Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 class Gate(Contract):
     """A limit of one figure of a slice.
 
-    of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer),
-        "label:<label>" (that label's share), "top_label" (the share of the commonest), or "labels": how far
-        the shares of all labels moved (total variation: half the sum of the differences, from 0 to 1).
+    of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer,
+        failed attempts included), "confidence" (the labels' mean probability), "label:<label>" (that label's
+        share), "top_label" (the share of the commonest), or "labels": how far the shares of all labels moved
+        (total variation: half the sum of the differences, from 0 to 1).
     max, min: what it may be. Shares are from 0 to 1.
     against: judges what changed since so many slices before it in the table, by their dates, or where keys
         are none by the keys: of "rows" and "output_tokens" the ratio to the median of theirs, of a share the

@@ -291,6 +291,11 @@ class SliceJob(Contract):
                     f"quality.gates has a gate of {gate.of!r}, and these answers are no labels: give "
                     "choices, or leave it out"
                 )
+            if gate.of == "confidence" and not self.task.has_confidence:
+                raise ValueError(
+                    "quality.gates has a gate of 'confidence', and no label has one: give "
+                    "labels={'confidence': True}, with one label a row"
+                )
             if labels is not None and gate.label is not None and gate.label not in labels:
                 raise ValueError(
                     f"quality.gates has a gate of {gate.of!r}, and choices has no {gate.label!r}, but "

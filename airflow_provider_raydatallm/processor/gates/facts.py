@@ -15,6 +15,7 @@ _Rows = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _SomeRows = Annotated[_Rows, Field(ge=1)]
 _STRICT = ConfigDict(strict=True, hide_input_in_errors=True)
 _COUNTS = TypeAdapter(dict[str, _Rows | None], config=_STRICT)
+_SHARE = TypeAdapter(Annotated[float, Field(ge=0, le=1)] | None, config=_STRICT)
 _LABELS = TypeAdapter(dict[str, _SomeRows] | None, config=_STRICT)
 
 
@@ -24,6 +25,7 @@ class Facts:
     :ivar counts: of rows, as a report has them; None: not measured.
     :ivar tokens: likewise.
     :ivar known: rows that count, of which that is known: there may be more where the count is None.
+    :ivar confidence: the mean probability of labels; None where there is none.
     :ivar labels: the rows with each label.
     :ivar has_all_labels: whether no other label has a row.
     """
@@ -31,13 +33,14 @@ class Facts:
     counts: Mapping[str, int | None]
     tokens: Mapping[str, int | None]
     known: Mapping[str, int | None]
+    confidence: float | None
     labels: Mapping[str, int]
     has_all_labels: bool
 
     @classmethod
     def of_commit(cls, body: Mapping[str, Any]) -> Facts:
         """
-        :param body: of a commit, of which `report`, `known` and `labels` count.
+        :param body: of a commit, of which `report`, `known`, `labels` and `confidence` count.
         :raises ValueError: when no run counted that.
         """
         counts = _COUNTS.validate_python(body["report"]["counts"])
@@ -48,7 +51,8 @@ class Facts:
         has_all = all_labels is not None or 0 < len(named) < MOST_LABELS
         known = _COUNTS.validate_python(body.get("known") or {})
         tokens = _COUNTS.validate_python(body["report"].get("tokens") or {})
-        return cls(counts, tokens, known, all_labels or named, has_all)
+        confidence = _SHARE.validate_python(body.get("confidence"))
+        return cls(counts, tokens, known, confidence, all_labels or named, has_all)
 
     @property
     def planned(self) -> int:

@@ -37,12 +37,16 @@ class Figure(ABC):
         return statistics.median(self.of(one) or 0 for one in slices)
 
 
-class Number(Figure):
-    def __init__(self, number: Callable[[Facts], float | None]) -> None:
-        self._number = number
+class Fact(Figure):
+    def __init__(self, fact: Callable[[Facts], float | None]) -> None:
+        self._fact = fact
 
     def of(self, slice_: Facts) -> float | None:
-        return self._number(slice_)
+        return self._fact(slice_)
+
+
+class Number(Fact):
+    """What may be of any size: its change is a ratio."""
 
     def against(self, slice_: Facts, before: Sequence[Facts]) -> float | None:
         usual = self._median(before)
@@ -101,6 +105,7 @@ def figure_of(gate: Gate) -> Figure:
     others: Mapping[str, Figure] = {
         "rows": Number(lambda slice_: float(slice_.planned)),
         "output_tokens": Number(lambda slice_: slice_.output_tokens),
+        "confidence": Fact(lambda slice_: slice_.confidence),
         "top_label": TopLabel(),
         "labels": Labels(),
     }

@@ -74,6 +74,14 @@ class Totals:
     known: collections.Counter[str] = field(default_factory=collections.Counter)
     labels: collections.Counter[str] = field(default_factory=collections.Counter)
     reasons: collections.Counter[str] = field(default_factory=collections.Counter)
+    #: Of the labels: their sum, and of how many rows.
+    probability: float = 0.0
+    rows_with_probability: int = 0
+
+    @property
+    def confidence(self) -> float | None:
+        """The mean probability."""
+        return self.probability / self.rows_with_probability if self.rows_with_probability else None
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(
@@ -85,6 +93,8 @@ class Totals:
             self.known + other.known,
             self.labels + other.labels,
             self.reasons + other.reasons,
+            self.probability + other.probability,
+            self.rows_with_probability + other.rows_with_probability,
         )
 
 
@@ -108,6 +118,8 @@ class PartPlan:
     input: str | None = None
     #: The column whose values are counted.
     labels: str | None = None
+    #: The column whose mean is told.
+    probability: str | None = None
     #: Columns of `publish.details`.
     details: Sequence[pa.Field] = ()
     #: Of the file: what its readers may want to know.
@@ -191,7 +203,7 @@ def _join_answers(
         yield (
             pa.Table.from_arrays(columns, schema=schema),
             _quarantined(plan, failed_at, failures, failed_inputs, quarantine_schema),
-            _totals(answered, failures, failed_attempts, part.labels),
+            _totals(answered, failures, failed_attempts, part),
         )
 
 
@@ -251,7 +263,7 @@ def _quarantined(
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table, labels: str | None) -> Totals:
+def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table, part: PartPlan) -> Totals:
     """
     :param failures: of rows in quarantine.
     :param failed_attempts: of all rows, which took tokens, too.
@@ -269,6 +281,8 @@ def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table, l
         return None if column.null_count else known[counter.name]
 
     known: collections.Counter[str] = collections.Counter()
+    has_probability = part.probability is not None and part.probability in answered.column_names
+    probabilities = answered.column(part.probability) if has_probability else pa.nulls(0, pa.float32())
     return Totals(
         rows=answered.num_rows,
         quarantined=failures.num_rows,
@@ -276,8 +290,10 @@ def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table, l
         too_long=failed_as(PROMPT_TOO_LONG),
         counters={c.name: total(c) for c in COUNTERS},
         known=known,
-        labels=count_labels(answered, labels),
+        labels=count_labels(answered, part.labels),
         reasons=count_reasons(failures),
+        probability=pc.sum(probabilities, min_count=0).as_py(),
+        rows_with_probability=len(probabilities) - probabilities.null_count,
     )
 
 

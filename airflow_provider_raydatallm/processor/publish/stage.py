@@ -33,7 +33,11 @@ from airflow_provider_raydatallm.processor.publish.commit import remove_staged_f
 from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan, Totals, stage_part
 from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
-from airflow_provider_raydatallm.processor.publish.value_counts import committed, label_column
+from airflow_provider_raydatallm.processor.publish.value_counts import (
+    committed,
+    label_column,
+    probability_column,
+)
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.sinks.kinds import open_sink
 from airflow_provider_raydatallm.processor.store.checkpoint import ASKED, Checkpoint
@@ -183,6 +187,7 @@ class Staging:
             "report": result.model_dump(mode="json"),
             "known": dict(totals.known),
             "labels": committed(self.job, self.fields, totals.labels),
+            "confidence": totals.confidence,
         }
         open_sink(self.folders).prepare(staged)
         return document_of(
@@ -220,6 +225,7 @@ class Staging:
                 count=len(groups),
                 input=units[group[0]].file.path if self.job.publish.file_per_input and group else None,
                 labels=label_column(self.job),
+                probability=probability_column(self.job),
                 details=detail_columns(self.job),
                 metadata=_known_of_file(self.job),
             )

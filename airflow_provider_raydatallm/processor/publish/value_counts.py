@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from airflow_provider_raydatallm.contract.result.report import MOST_COUNTED, MOST_LABELS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import USERS_ERROR, users_function, users_line
+from airflow_provider_raydatallm.processor.request.answers import label_confidence
 
 _NAME = re.compile(r"[A-Za-z_][\w.]{0,99}", re.ASCII)
 #: Of a file and its line.
@@ -21,6 +22,11 @@ _LINE_CHARACTERS = 100
 def label_column(job: SliceJob) -> str | None:
     """Returns the column of the job's labels; None when its answers are no labels."""
     return job.output_column if job.task.has_labels else None
+
+
+def probability_column(job: SliceJob) -> str | None:
+    """Returns the column that says how probable each label is."""
+    return label_confidence.fields(job)[0].name if job.task.has_confidence else None
 
 
 def count_labels(table: pa.Table, name: str | None) -> Counter[str]:

@@ -12,7 +12,9 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
+import pytest
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from tests.support.in_process import InProcess, answer_with, changed, job_of
 from tests.support.in_process import run_in_process as run
@@ -70,3 +72,19 @@ def test_days_of_other_labels_are_one_table(tmp_path: Path) -> None:
     table = ds.dataset(tmp_path / "out", partitioning="hive").to_table()
     assert table.column(column).type == pa.map_(pa.string(), pa.float32())
     assert [len(row) for row in table.column(column).to_pylist()] == [2, 3]
+
+
+def test_mean_probability_of_the_labels_is_a_figure_of_gates(tmp_path: Path) -> None:
+    job = job_in(
+        tmp_path, ["a", "b", "fail"], labels__multi=False,
+        quality__gates=[{"of": "confidence", "min": 0.7, "then": "hold"}],
+    )  # fmt: skip
+    [unsure] = run_with(job, 0.4, 0.6).gates
+    assert (unsure.verdict, round(unsure.value, 3)) == ("held", 0.6)
+    [sure] = run_with(changed(job, prompt="Sure {name}"), 0.9, 0.1).gates
+    assert (sure.verdict, round(sure.value, 3)) == ("passed", 0.9)
+    # Of what was published, too.
+    gates = [{"of": "confidence", "max": 0.1, "against": 1}]
+    later = job_in(tmp_path, ["a"], key="2026-02-01", labels__multi=False, quality__gates=gates)
+    with pytest.raises(SliceError, match=r"confidence against 1 slice\(s\) is 0\.3, above max 0\.1"):
+        run_with(later, 0.6, 0.4)

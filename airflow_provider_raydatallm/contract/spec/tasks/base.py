@@ -92,6 +92,11 @@ class Task(Group):
         return self.answers_labels or self.labels_of_answers is not None
 
     @property
+    def has_confidence(self) -> bool:
+        """Whether each label is published with its probability."""
+        return False
+
+    @property
     def answers_per_row(self) -> int:
         return 1
 

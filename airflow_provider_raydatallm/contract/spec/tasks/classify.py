@@ -42,5 +42,9 @@ class Classify(Task):
         return self.choices
 
     @property
+    def has_confidence(self) -> bool:
+        return self.labels.confidence
+
+    @property
     def numbers_per_answer(self) -> int | None:
         return len(self.choices or ()) or None

@@ -256,6 +256,10 @@ class Generate(Task):
         return self.choices
 
     @property
+    def has_confidence(self) -> bool:
+        return self.labels.confidence and not self.labels.multi
+
+    @property
     def answers_per_row(self) -> int:
         return int(self.sampling_params.get("n") or 1)
 

@@ -50,6 +50,7 @@ from tests.support.slice_jobs import refusal, slice_job
         ({"quality__max_invalid": 0.1}, "quality.max_invalid is for answers that lack their shape"),
         ({"regex": "x", "quality__repair": -1}, "repair"),
         ({"regex": "x", "quality__max_invalid": 1.5}, "quality.max_invalid"),
+        ({"choices": ["a", "b"], "quality__gates": [{"of": "confidence", "min": 0.5}]}, "no label has one"),
         ({"quality__max_quarantine": "2.5%"}, "quality.max_quarantine: a share is from 0 to 1: write 0.025"),
         ({"source__on_empty": "ignore"}, "on_empty"),
         ({"source__max_rows": 0}, "max_rows"),

@@ -6,6 +6,7 @@ Each environment below is made under .matrix/ (once; uv's cache holds what they 
 - slice: two scheduled days, in a task that waits and in one that is deferred, on real Airflow processes and a
   real Ray head, with the stub engine;
 - events: what is killed, cleared or marked while its job runs;
+- hold: a slice waits for a person, through restarts of Airflow;
 - page: a person in a headless browser, from the calendar to a slice and its actions.
 
 Prints a table; ends with 1 when anything is red. A Python that this machine lacks is untested, not red.
@@ -66,6 +67,10 @@ CHECKS = {
         f"{_EVENTS}::test_killed_triggerer",
         f"{_EVENTS}::test_clear[deferred]",
         f"{_EVENTS}::test_mark[failed-deferred]",
+    ],
+    "hold": [
+        "tests/durable/test_holds.py::test_slice_is_published_once_a_person_has_approved_it_whatever_ends_meanwhile"
+        "[deferred]"
     ],
     "page": [f"{_PAGE}::test_person_finds_a_day_watches_it_answers_its_quarantine_again_and_fills_a_gap"],
 }

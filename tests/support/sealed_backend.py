@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 from airflow.sdk.bases.secrets_backend import BaseSecretsBackend
-from airflow.sdk.configuration import clear_secrets_backends_cache
 
 
 class SealedBackend(BaseSecretsBackend):
@@ -57,6 +56,9 @@ class Vault:
 @contextmanager
 def vault_of_this_process(monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[Vault]:
     """The vault that Airflow asks first in this process."""
+    # Airflow 3.2 keeps none.
+    from airflow.sdk.configuration import clear_secrets_backends_cache
+
     vault = Vault(folder)
     for name, value in vault.environment.items():
         monkeypatch.setenv(name, value)

@@ -8,6 +8,10 @@ from pydantic import Field, model_validator
 
 from airflow_provider_raydatallm.contract.base import Contract, Seconds, Texts
 
+#: How long a slice that waits is kept.
+HOLD_DAYS = 365.0
+_Wait = Annotated[Seconds, Field(le=HOLD_DAYS * 86400)]
+
 
 class Hold(Contract):
     """Who decides of a slice that a gate holds, and what happens when nobody does: it goes on waiting.
@@ -18,8 +22,8 @@ class Hold(Contract):
     """
 
     users: Annotated[Texts, Field(max_length=100)] = ()
-    reject_after: Seconds | None = None
-    approve_after: Seconds | None = None
+    reject_after: _Wait | None = None
+    approve_after: _Wait | None = None
 
     @model_validator(mode="after")
     def _check_one_end(self) -> Hold:

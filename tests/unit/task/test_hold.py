@@ -102,6 +102,8 @@ def test_cluster_carries_it_out_where_the_store_may_be_another(held: hold.HeldSl
         ({"hold": {"user": ["bob"]}}, "there is no user"),
         ({"hold": {"users": "bob"}}, "quality.hold: users"),
         ({"hold": {"reject_after": "400d"}}, "quality.hold: reject_after"),
+        ({"hold": {"users": []}}, "quality.hold: users"),
+        ({"hold": {"users": [""]}}, "quality.hold: users"),
     ],
 )
 def test_hold_that_cannot_work_is_refused_by_name(written: Any, says: str) -> None:

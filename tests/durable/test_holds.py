@@ -75,3 +75,33 @@ def test_rejected_slice_is_not_published_and_asked_about_again_without_a_token(
     assert airflow.api.finish(task) == "success"
     assert table.rows_right(DAY)
     assert answered(table) == ROWS
+
+
+@pytest.mark.long
+def test_answer_to_what_was_asked_before_a_clear_publishes_nothing(
+    airflow: Airflow, make_table: Callable[..., Table]
+) -> None:
+    table = make_table(DAY)
+    task, _ = held(airflow, table, "reviewed_deferred")
+    time.sleep(EARLIEST_EVENT_SECONDS)
+    airflow.api.clear(task)
+    wait_for(lambda: airflow.api.get(task)["state"] == "deferred" or None, LIMIT, "the next try's job")
+    airflow.api.answer(task, "Approve")
+    airflow.api.wait_asked(task)
+    assert not table.has_output(DAY)
+    answer(airflow, task, "Approve")
+    assert airflow.api.finish(task) == "success"
+    assert table.rows_right(DAY)
+    assert answered(table) == ROWS
+
+
+def test_approval_whose_process_dies_before_airflow_takes_note_is_asked_for_once(
+    airflow: Airflow, make_table: Callable[..., Table]
+) -> None:
+    """Of a slice that is answered anew each time that it runs."""
+    table = make_table(DAY)
+    task, _ = held(airflow, table, "reviewed_lastsecond_deferred")
+    answer(airflow, task, "Approve")
+    assert airflow.api.finish(task) == "success"
+    assert airflow.api.get(task)["try_number"] == 2
+    assert (airflow.api.xcom(task)["published_version"], answered(table)) == (1, ROWS)

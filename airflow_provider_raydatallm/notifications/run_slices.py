@@ -172,8 +172,8 @@ def _status(instance: _Instance, noted: Any, failure: Failure | None, read_until
         failure = Failure.parse(kept)
     if entry is None:
         return SliceStatus(instance.name, state, failure=failure, links=links)
-    is_held = entry.outcome == "held" and state in ("awaiting_input", "deferred")
-    if is_held or state in (None, "success", "skipped"):
+    can_be = ("awaiting_input", "deferred") if entry.outcome == "held" else (None, "success", "skipped")
+    if state in can_be:
         state = entry.outcome or state
     links = {"Slice": with_host(slice_page(*ids)), **links}
     job_url = instance.xcom(RayJobLink.xcom_key)

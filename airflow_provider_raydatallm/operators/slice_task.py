@@ -69,6 +69,8 @@ T = TypeVar("T")
 _STOP_SECONDS = 4.0
 _STOPPED = "Airflow stopped the task: it, or its run, was marked or cleared, or its worker was shut down"
 _AFTER_STOP = "Clear the task, and it goes on with the rest"
+#: That an attempt submits to publish what was approved, while their reports are lost.
+_DECISION_JOBS = 2
 #: A job that was held for longer is built anew: its lent credentials are to last for the job.
 _CREDENTIALS_SECONDS = 60.0
 
@@ -184,6 +186,9 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             if (result := tracker.lost_result()) is not None:
                 self.log.info("An earlier try finished the slice, and ended before Airflow knew")
                 return self._finish(context, job, result)
+            if (staged := tracker.lost_approval()) is not None:
+                self.log.info("An earlier try could not publish %s, which was approved", staged)
+                return self._carry_out(context, tracker, hold.HeldSlice.approved(job, staged), hold.APPROVED)
             if (running_job := tracker.find_job(may_list=turn is None)) is not None:
                 return self._wait(context, tracker, running_job)
             # Which store that is, a connection may say.
@@ -217,6 +222,8 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
                         f"cannot read what the triggerer says of the job: {event}",
                         advice="It may be of another version of the provider: the next try asks the cluster",
                     )
+                if "chosen_options" in event:  # somebody answered what an earlier try had asked
+                    self._defer_to(ref, slice_job, tracker)
                 verdict = _run_async(self._wait_unless_killed(ref, tracker))
             return self._conclude(context, tracker, slice_job, ref, verdict)
 
@@ -233,19 +240,42 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             self._name_mapped_task(context, waiting.job)
             decision = hold.Decision.of(event, waiting.hold)
             self.log.info("%s by %s", "Approved" if decision.is_approval else "Rejected", decision.by)
-            try:
-                done = hold.decide_here(tracker.submission, waiting, decision)
-            except SliceError as e:
-                raise error_of(e.failure) from e
-            if done is False:
-                self.log.info("The cluster does it: %s is out of reach here", waiting.job.slice_path)
-                ref = tracker.submit_decision(waiting.job, waiting.staged, is_approval=decision.is_approval)
-                verdict = _run_async(self._wait_unless_killed(ref, tracker))
-                if decision.is_approval:
-                    return self._conclude(context, tracker, waiting.job, ref, verdict)
-            if not isinstance(done, Report):
-                raise hold.rejection(waiting, decision)
-            return self._succeed(context, tracker, waiting.job, None, done)
+            if decision.is_approval:
+                tracker.note_approval(waiting.staged)
+            return self._carry_out(context, tracker, waiting, decision)
+
+    def _carry_out(
+        self, context: Context, tracker: JobTracker, held: hold.HeldSlice, decision: hold.Decision
+    ) -> dict[str, Any]:
+        try:
+            done = hold.decide_here(tracker.submission, held, decision)
+        except SliceError as e:
+            raise error_of(e.failure) from e
+        ref = None
+        if done is False:
+            self.log.info("The cluster does it: %s is out of reach here", plain_text(held.job.slice_path))
+            done, ref = self._decide_on_cluster(tracker, held, decision)
+        if not isinstance(done, Report):
+            raise hold.rejection(held, decision)
+        return self._succeed(context, tracker, held.job, ref, done)
+
+    def _decide_on_cluster(
+        self, tracker: JobTracker, held: hold.HeldSlice, decision: hold.Decision
+    ) -> tuple[Report | bool, JobRef]:
+        for _ in range(_DECISION_JOBS):
+            ref = tracker.submit_decision(held.job, held.staged, is_approval=decision.is_approval)
+            verdict = _run_async(self._wait_unless_killed(ref, tracker))
+            if isinstance(verdict, job_verdict.Finished):
+                return Report.model_validate(verdict.report), ref
+            if isinstance(verdict, job_verdict.Failed):
+                self._job_says_why = True
+                raise error_of(verdict.failure)
+            if not decision.is_approval:  # what may be left of it waits for nobody
+                return True, ref
+        raise RayLLMJobError(
+            f"nothing is known of Ray job {ref.submission_id}, which was to publish {held.staged}",
+            advice="The next try publishes it, unless that is done; a cleared task asks again",
+        )
 
     def on_kill(self) -> None:
         # Airflow calls this from a signal handler, in the middle of `execute`, which continues afterwards; or
@@ -329,14 +359,17 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         own_xcom.push(context["ti"], RayJobLink.xcom_key, job.url)
         has_ended = job.submission_id == tracker.ended_job
         if self._defers and not has_ended:
-            from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
-
             self._stop_if_marked(job, tracker)
-            trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)
-            kwargs = DeferredJob(job, slice_job, tracker.record).to_kwargs()
-            self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
+            self._defer_to(job, slice_job, tracker)
         verdict = _run_async(self._wait_unless_killed(job, tracker))
         return self._conclude(context, tracker, slice_job, job, verdict)
+
+    def _defer_to(self, job: JobRef, slice_job: SliceJob, tracker: JobTracker) -> NoReturn:
+        from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
+
+        trigger = RayJobTrigger(asdict(job), self.cancel_on_kill)
+        kwargs = DeferredJob(job, slice_job, tracker.record).to_kwargs()
+        self.defer(trigger=trigger, method_name="execute_complete", kwargs=kwargs)
 
     def _stop_if_marked(self, job: JobRef, tracker: JobTracker) -> None:
         """Airflow refuses to defer a task that was marked while its job was submitted: no trigger would stop

@@ -450,10 +450,10 @@ def state_of(state: str | None, entry: SliceEntry | None) -> State:
         return "queued"
     if state in _FAILED:
         return "failed"
+    outcome = entry.outcome if entry is not None else None
     if state in _RUNNING:
         # Airflow 3.2 defers a task that waits for a person.
-        is_held = entry is not None and entry.outcome == "held" and state != "running"
-        return "held" if is_held else "running"
-    if entry is None or entry.outcome in (None, "empty") or (state == "skipped" and entry.outcome != "kept"):
+        return "held" if outcome == "held" and state != "running" else "running"
+    if entry is None or outcome in (None, "empty", "held") or (state == "skipped" and outcome != "kept"):
         return "empty"
     return "quarantined" if entry.counts.get("quarantined") else "published"

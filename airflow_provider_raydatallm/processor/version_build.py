@@ -16,6 +16,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.fingerprint import asked
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.contract.spec.hold import HOLD_DAYS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
 from airflow_provider_raydatallm.processor.gates.facts import Facts
@@ -67,7 +68,6 @@ from airflow_provider_raydatallm.processor.store.ledger import Fragments, Missin
 from airflow_provider_raydatallm.processor.store.leftovers import remove_checkpoints
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
-    HOLD_DAYS,
     StagedVersion,
     StagedVersionError,
     remove_document,
@@ -205,7 +205,8 @@ class VersionBuild:
         """
         if self.staged is not None:
             try:
-                check_waits(self.folders, self.staged)
+                accepts_change = self.job.publish.on_schema_change == "accept"
+                check_waits(self.folders, self.job.slice_key, self.staged, accepts_change=accepts_change)
                 return self._judge(self.staged)
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))

@@ -47,6 +47,11 @@ class HeldSlice(Contract):
         held = tuple(str(gate) for gate in report.gates or () if gate.verdict == "held")
         return cls(job=job, staged=str(report.staged_version), verdicts=held, hold=hold)
 
+    @classmethod
+    def approved(cls, job: SliceJob, staged: str) -> HeldSlice:
+        """One of which a person has decided."""
+        return cls(job=job, staged=staged, verdicts=(), hold=Hold())
+
     def to_kwargs(self) -> dict[str, Any]:
         """Returns it as JSON."""
         return {"held": self.model_dump(mode="json", exclude_defaults=True)}
@@ -79,7 +84,9 @@ class Decision:
         :raises RayLLMInputError: when it is no decision, or of somebody who may not: nothing is published.
         """
         chosen, user = event.get("chosen_options"), event.get("responded_by_user")
-        if chosen not in ([APPROVE], [REJECT]):
+        after = hold.reject_after or hold.approve_after
+        is_late = after is not None and event.get("error_type") == "timeout"
+        if chosen not in ([APPROVE], [REJECT]) and not is_late:
             raise RayLLMInputError(
                 f"Airflow resumed the task without a decision: {event.get('error') or chosen!r:.200}",
                 advice=_ASK_AGAIN,
@@ -95,6 +102,10 @@ class Decision:
                 advice=_ASK_AGAIN,
             )
         return cls(chosen == [APPROVE], name)
+
+
+#: Of an earlier try.
+APPROVED = Decision(True, "")
 
 
 def ask(context: Context, held: HeldSlice, *, page: str, method_name: str) -> NoReturn:
@@ -142,7 +153,7 @@ def decide_here(submission_: JobSubmission, held: HeldSlice, decision: Decision)
     try:
         if decision.is_approval:
             return staged_commands.publish_approved(job, held.staged)
-        staged_commands.discard_for_people(job.address, held.staged)
+        staged_commands.discard_rejected(job, held.staged)
     except StorageError:  # such as of a disk that this machine may only read
         return False
     return True

@@ -15,6 +15,7 @@ from airflow_provider_raydatallm.triggers.task_trigger import EARLIEST_EVENT_SEC
 from tests.support import browser
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, Task, wait_for
+from tests.support.marks import long
 from tests.support.ray_door import Cluster
 from tests.support.tables import ROWS, Table
 
@@ -37,6 +38,7 @@ def answered(table: Table) -> int:
     return sum(rows for _, rows in table.answered(DAY))
 
 
+@pytest.mark.parametrize("mode", [long("waiting"), "deferred"], indirect=True)
 def test_slice_is_published_once_a_person_has_approved_it_whatever_ends_meanwhile(
     airflow: Airflow, cluster: Cluster, make_table: Callable[..., Table], mode: str
 ) -> None:
@@ -97,3 +99,33 @@ def test_person_looks_at_a_slice_in_the_browser_and_approves_it(
         page.get_by_role("button", name="Approve").click()
         assert airflow.api.finish(task) == "success"
     assert table.rows_right(DAY)
+
+
+@pytest.mark.long
+def test_answer_to_what_was_asked_before_a_clear_publishes_nothing(
+    airflow: Airflow, make_table: Callable[..., Table]
+) -> None:
+    table = make_table(DAY)
+    task, _ = held(airflow, table, "reviewed_deferred")
+    time.sleep(EARLIEST_EVENT_SECONDS)
+    airflow.api.clear(task)
+    wait_for(lambda: airflow.api.get(task)["state"] == "deferred" or None, LIMIT, "the next try's job")
+    airflow.api.answer(task, "Approve")
+    airflow.api.wait_asked(task)
+    assert not table.has_output(DAY)
+    answer(airflow, task, "Approve")
+    assert airflow.api.finish(task) == "success"
+    assert table.rows_right(DAY)
+    assert answered(table) == ROWS
+
+
+def test_approval_whose_process_dies_before_airflow_takes_note_is_asked_for_once(
+    airflow: Airflow, make_table: Callable[..., Table]
+) -> None:
+    """Of a slice that is answered anew each time that it runs."""
+    table = make_table(DAY)
+    task, _ = held(airflow, table, "reviewed_lastsecond_deferred")
+    answer(airflow, task, "Approve")
+    assert airflow.api.finish(task) == "success"
+    assert airflow.api.get(task)["try_number"] == 2
+    assert (airflow.api.xcom(task)["published_version"], answered(table)) == (1, ROWS)

@@ -6,7 +6,13 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from airflow_provider_raydatallm.contract.base import Contract, Seconds, Texts
+from airflow_provider_raydatallm.contract.base import Contract, Seconds, Several
+
+#: How long a slice that waits is kept.
+HOLD_DAYS = 365.0
+_Wait = Annotated[Seconds, Field(le=HOLD_DAYS * 86400)]
+#: None of them, as an upstream task may say, is an error: it does not mean everybody.
+_Users = Annotated[Several[Annotated[str, Field(min_length=1)]], Field(min_length=1, max_length=100)]
 
 
 class Hold(Contract):
@@ -17,9 +23,9 @@ class Hold(Contract):
     approve_after: time after which it is published without anybody having looked at it.
     """
 
-    users: Annotated[Texts, Field(max_length=100)] = ()
-    reject_after: Seconds | None = None
-    approve_after: Seconds | None = None
+    users: _Users = ()
+    reject_after: _Wait | None = None
+    approve_after: _Wait | None = None
 
     @model_validator(mode="after")
     def _check_one_end(self) -> Hold:

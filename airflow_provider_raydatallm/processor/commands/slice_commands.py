@@ -37,13 +37,13 @@ def add_decide_command(commands: Commands) -> None:
 
 def _decide(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.publish.staged_commands import (
-        discard_for_people,
+        discard_rejected,
         publish_approved,
     )
 
     job = spec_of(args)
     if args.reject:
-        discard_for_people(job.address, args.staged)
+        discard_rejected(job, args.staged)
         print_report(None, args)
     else:
         print_report(publish_approved(job, args.staged), args)

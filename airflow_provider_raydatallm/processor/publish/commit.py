@@ -119,13 +119,20 @@ def commit(
     return version
 
 
-def check_waits(folders: SliceFolders, staged: StagedVersion) -> None:
-    """:raises StagedVersionError: when it cannot be published, or is not held for somebody, or its number is
-    used up: then it is not known whether its files stay."""
+def check_waits(
+    folders: SliceFolders, slice_key: str, staged: StagedVersion, *, accepts_change: bool
+) -> None:
+    """
+    :param slice_key, accepts_change: see `commit`.
+    :raises StagedVersionError: when it cannot be published, or is not held for somebody, or its number is
+        used up: then it is not known whether its files stay.
+    """
     if not staged.is_held:
         raise UnusableError(f"{staged.name} of {folders.table.url} is not held: it is staged anew")
+    _check_slice_of(slice_key, staged)
     _check_epoch(folders, staged)
     _check_files(folders, staged)
+    _confirm_columns(folders, slice_key, staged, None, accepts_change=accepts_change, is_published=False)
     if _decide(folders, staged) != staged.number:
         raise UnusableError(
             f"the number of {staged.name} of {folders.table.url} is used up: it is staged anew"
@@ -353,11 +360,12 @@ def _confirm_columns(
     known: ColumnAgreement | None,
     *,
     accepts_change: bool,
+    is_published: bool = True,
 ) -> None:
-    """:raises UnusableError: when another slice published other columns since this version was staged."""
+    """:raises OtherColumnsError: when another slice published other columns since this version was staged."""
     try:
         ColumnAgreement.read(table_metadata(folders), known).agree(
-            slice_key, staged.columns, accepts_change=accepts_change, is_published=True
+            slice_key, staged.columns, accepts_change=accepts_change, is_published=is_published
         )
     except ColumnsChangedError as e:
         raise OtherColumnsError(

@@ -3,6 +3,7 @@ is imported, so that the Airflow side can, too."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.report import Report
@@ -80,11 +81,13 @@ def is_in_reach(job: SliceJob, name: str) -> bool:
     """Whether this machine sees, in some seconds, that a version of that name is staged, or has been
     published."""
 
-    def look() -> bool:
-        folders = SliceFolders.open(job.paths)
-        return read_staged(folders, name) is not None or find_published(folders, name) is not None
+    return tried_briefly(partial(is_known, job, name)) or False
 
-    return tried_briefly(look) or False
+
+def is_known(job: SliceJob, name: str) -> bool:
+    """Whether a version of that name is staged, or has been published."""
+    folders = SliceFolders.open(job.paths)
+    return read_staged(folders, name) is not None or find_published(folders, name) is not None
 
 
 def _tidy(folders: SliceFolders, version: Version) -> None:
@@ -100,6 +103,15 @@ def discard_for_people(of: SliceAddress, name: str | None) -> str:
     staged = get_staged(folders, name)
     discard(folders, staged)
     return staged.name
+
+
+def discard_rejected(job: SliceJob, name: str) -> None:
+    """Discards the staged version that a person rejected, unless somebody has discarded it before.
+
+    :raises StagedVersionError: when it was published, or cannot be read.
+    """
+    if is_known(job, name):
+        discard_for_people(job.address, name)
 
 
 def staged_listing(folders: SliceFolders) -> list[dict[str, Any]]:

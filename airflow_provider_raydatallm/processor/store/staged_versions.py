@@ -39,8 +39,6 @@ FORMAT = 3
 #: How long a version that is held stays, unless it says otherwise.
 KEEP_DAYS = 30.0
 MOST_DAYS = 36_500.0
-#: The same of one that a gate holds, whose task waits for as long as nobody decides.
-HOLD_DAYS = 365.0
 #: What a commit says of itself.
 _OF_COMMITS = {"format", "void", "published_at", "staged_version"}
 #: As of a commit.

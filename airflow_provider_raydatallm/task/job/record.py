@@ -71,6 +71,7 @@ class JobRecord:
     :param submission_count: jobs that this attempt has submitted, with this one.
     :param result: `return_value` of a `concluded` job's task.
     :param left: jobs that are to be stopped once their clusters can be reached.
+    :param approved: name of the version that the job staged, once a person has approved it; "" before.
     """
 
     phase: Literal["intent", "submitted", "ended", "concluded"]
@@ -86,6 +87,7 @@ class JobRecord:
     taken_over_at: float | None = None
     result: dict[str, Any] | None = None
     left: list[LeftJob] = field(default_factory=list)
+    approved: str = ""
     record_format: int = FORMAT
 
     @classmethod
@@ -132,13 +134,12 @@ class JobRecord:
         """
         return self.spec_hash == spec_hash and self.try_series == series
 
-    def lost_result(self, spec_hash: str, series: str, try_number: int) -> dict[str, Any] | None:
-        """Returns the result of an attempt that died between concluding the job and Airflow's taking note.
+    def is_left_to(self, spec_hash: str, series: str, try_number: int) -> bool:
+        """Whether it is of an earlier try, which an attempt goes on with.
 
-        :param spec_hash, series, try_number: of this attempt.
+        :param spec_hash, series, try_number: of the attempt.
         """
-        is_earlier_try = self.try_number < try_number
-        return self.result if is_earlier_try and self.answers(spec_hash, series) else None
+        return self.try_number < try_number and self.answers(spec_hash, series)
 
 
 @cache

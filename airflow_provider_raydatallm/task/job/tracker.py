@@ -157,9 +157,21 @@ class JobTracker:
 
     def lost_result(self) -> dict[str, Any] | None:
         """Returns the task's result where the attempt before had it, and died before Airflow took note."""
-        if self._record is None or self._record.result is None:
+        record = self._record_of_earlier_try()
+        return record.result if record is not None else None
+
+    def lost_approval(self) -> str | None:
+        """Returns the name of the staged version that a person approved, where the attempt before could not
+        publish it."""
+        record = self._record_of_earlier_try()
+        return (record.approved or None) if record is not None else None
+
+    def _record_of_earlier_try(self) -> JobRecord | None:
+        """Returns the record where it holds what is left of an earlier try's end, and counts for this one."""
+        record = self._record
+        if record is None or not (record.result or record.approved):
             return None
-        return self._record.lost_result(self._spec_hash, self._series, self.task.try_number)
+        return record if record.is_left_to(self._spec_hash, self._series, self.task.try_number) else None
 
     def find_job(self, *, may_list: bool = True) -> JobRef | None:
         """Takes over the job of an earlier attempt, if there is one that this attempt can use.
@@ -410,9 +422,14 @@ class JobTracker:
             self._note(replace(self._record, phase="ended"))
         self._leave_clusters()
 
+    def note_approval(self, staged: str) -> None:
+        """Records what a person approved: no retry asks again."""
+        if self._record is not None:
+            self._note(replace(self._record, approved=staged))
+
     def conclude(self, result: dict[str, Any]) -> None:
         """Records that the slice is finished, and the task's result."""
-        if self._record is not None and not self._record.is_over:
+        if self._record is not None and self._record.result is None:
             self._note(self._record.conclude(result, self.task.try_number))
         self._leave_clusters()
 

@@ -131,6 +131,9 @@ for mode in MODES:
     with make("lastsecond", mode, params={"slice": day}, schedule=None):
         LastSecond(**arguments(mode))
 
+    with make("reviewed_lastsecond", mode, params={"slice": day}, schedule=None):
+        LastSecond(**arguments(mode, quality=REVIEWED, rerun={"force": True}))
+
     # Two days that are over, started by the scheduler once somebody unpauses the DAG.
     nightly = CronDataIntervalTimetable("0 0 * * *", timezone="UTC")
     past: dict[str, Any] = {

@@ -251,6 +251,13 @@ def test_slice_that_waits_for_a_person_says_so(run: Run, state: str) -> None:
     assert "waits for a person, who decides whether it is published" in Recorder.sent[-1]
 
 
+def test_slice_that_waited_when_somebody_marked_its_task_is_as_the_task(run: Run) -> None:
+    run.note("ask", outcome="held")
+    run.states = {"ask": "success"}
+    asyncio.run(_tell())
+    assert "waits for a person" not in Recorder.sent[-1]
+
+
 async def _tell() -> None:
     await SliceNotifier(Recorder, text="{{ slices.text }}", context=deadline())
 

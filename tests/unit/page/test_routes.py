@@ -92,8 +92,11 @@ def test_slices_have_the_state_that_airflow_knows(client_of: ClientOf) -> None:
 
 @pytest.mark.parametrize(
     ("airflow", "shown"),
-    [("awaiting_input", "held"), ("deferred", "held"), ("running", "running"), ("failed", "failed")],
-)
+    [
+        ("awaiting_input", "held"), ("deferred", "held"), ("running", "running"), ("failed", "failed"),
+        ("success", "empty"),
+    ],
+)  # fmt: skip
 def test_slice_that_waits_for_a_person_is_told_from_one_that_runs(airflow: str, shown: str) -> None:
     entry = SliceEntry.parse({"slice_key": "a", "paths": {}, "outcome": "held"})
     assert state_of(airflow, entry) == shown

@@ -101,6 +101,9 @@ def test_cluster_carries_it_out_where_the_store_may_be_another(held: hold.HeldSl
         ({"hold": {"reject_after": "1d", "approve_after": "1d"}}, "exclude each other"),
         ({"hold": {"user": ["bob"]}}, "there is no user"),
         ({"hold": {"users": "bob"}}, "quality.hold: users"),
+        ({"hold": {"reject_after": "400d"}}, "quality.hold: reject_after"),
+        ({"hold": {"users": []}}, "quality.hold: users"),
+        ({"hold": {"users": [""]}}, "quality.hold: users"),
     ],
 )
 def test_hold_that_cannot_work_is_refused_by_name(written: Any, says: str) -> None:
@@ -121,6 +124,14 @@ def test_silence_counts_as_the_dag_said_when_it_asked(first: str) -> None:
     by = "nobody in time, and so quality.hold"
     assert hold.Decision.of(event, Hold(reject_after=60)) == hold.Decision(False, by)
     assert hold.Decision.of(event, Hold(approve_after=60)) == hold.Decision(True, by)
+
+
+def test_silence_counts_where_the_first_question_had_no_end() -> None:
+    event = {"error": "The response timeout has passed", "error_type": "timeout"}
+    assert hold.Decision.of(event, Hold(reject_after=60)).is_approval is False
+    assert hold.Decision.of(event, Hold(approve_after=60)).is_approval is True
+    with pytest.raises(RayLLMInputError, match="without a decision"):
+        hold.Decision.of({"error": "no", "error_type": "validation"}, Hold(approve_after=60))
 
 
 def test_decision_of_somebody_whom_the_dag_does_not_name_by_now_publishes_nothing() -> None:

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.hold import HOLD_DAYS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
@@ -21,7 +22,7 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
 )
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
-from airflow_provider_raydatallm.processor.store.staged_versions import HOLD_DAYS, read_staged
+from airflow_provider_raydatallm.processor.store.staged_versions import read_staged
 from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
 
 CUT = answer_with(finish_reason="length")
@@ -140,3 +141,20 @@ def test_job_passes_a_decision_on(job: SliceJob, tmp_path: Path, words: list[str
     assert main(["decide", f"{tmp_path}/spec.json", "--staged", name, *words]) == 0
     assert (current_report(job) is not None) == shown
     assert is_in_reach(job, name) == shown
+
+
+def test_held_version_is_staged_anew_once_the_table_has_another_type(job: SliceJob, tmp_path: Path) -> None:
+    """Else its approval would fail each time that somebody was asked."""
+    rows = {"name": ["a", "b", "c"], "n": [None, None, None]}
+    pq.write_table(pa.table(rows), Path(job.input_path) / "a.parquet")
+    (tmp_path / "others").mkdir()
+    pq.write_table(pa.table({"name": ["d"], "n": [1]}), tmp_path / "others" / "a.parquet")
+    cluster = InProcess()
+    name = str(run_in_process(job, cluster).staged_version)
+    other = changed(job, slice_key="2026-02-01", input_path=f"{tmp_path}/others/", quality__gates=[])
+    assert run_in_process(other).outcome == "published"
+    with pytest.raises(SliceError, match="other columns meanwhile"):
+        publish_approved(job, name)
+    again = run_in_process(job, cluster)
+    assert (again.outcome, cluster.answered) == ("held", 3)
+    assert publish_approved(job, str(again.staged_version)).outcome == "published"

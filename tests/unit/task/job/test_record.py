@@ -87,15 +87,15 @@ def test_newest_job_is_the_tasks_job_and_one_that_runs_before_one_that_ended() -
 def test_result_of_an_earlier_try_is_lost_to_a_clear_and_to_another_question() -> None:
     record = replace(JobRecord(**RECORD), try_series="s").conclude({"outcome": "published"}, 2)
     assert record.is_over
-    assert record.lost_result("h", "s", try_number=3) == {"outcome": "published"}
-    assert record.lost_result("h", "cleared", try_number=3) is None
-    assert record.lost_result("h", "s", try_number=2) is None  # its own
-    assert record.lost_result("another", "s", try_number=3) is None
+    assert record.is_left_to("h", "s", try_number=3)
+    assert not record.is_left_to("h", "cleared", try_number=3)
+    assert not record.is_left_to("h", "s", try_number=2)  # its own
+    assert not record.is_left_to("another", "s", try_number=3)
 
 
 def test_record_that_cannot_tell_its_series_gives_no_result() -> None:
     record = JobRecord(**RECORD).conclude({"outcome": "published"}, 1)
-    assert record.lost_result("h", series(), try_number=2) is None
+    assert not record.is_left_to("h", series(), try_number=2)
 
 
 def series(*, clears: int = 0, max_tries: int = 3, version: str | None = "v", retries: int = 3) -> str:

@@ -1,0 +1,229 @@
+"""What a task makes of a decision, whatever happens meanwhile: with a cluster whose jobs run in this
+process."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import TaskDeferred
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
+from airflow_provider_raydatallm.operators import slice_task
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.processor.publish.published import current_report
+from airflow_provider_raydatallm.processor.publish.staged_commands import (
+    commit_for_people,
+    discard_for_people,
+    discard_rejected,
+    publish_approved,
+)
+from airflow_provider_raydatallm.submit.ray_job import JobSubmission
+from airflow_provider_raydatallm.task import hold
+from airflow_provider_raydatallm.task.job import cancel, tracker
+from airflow_provider_raydatallm.task.job.verdict import EndedWithoutReport, Failed, Finished, Verdict
+from tests.support.arguments import written
+from tests.support.context import StateStore, context_of
+from tests.support.fake_cluster import FakeCluster
+from tests.support.in_process import STUB, InProcess, run_in_process
+
+BOB = {"id": "7", "name": "bob"}
+APPROVAL = {"chosen_options": ["Approve"], "responded_by_user": BOB, "timedout": False}
+REJECTION = {**APPROVAL, "chosen_options": ["Reject"]}
+
+
+class World:
+    """:ivar jobs: the commands of those that were submitted. :ivar lost: how many reports of decisions are
+    lost. :ivar asked: how often a person was."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.cluster, self.store = folder, InProcess(), StateStore()
+        self.jobs: list[str] = []
+        self.lost = self.asked = 0
+        self._sent: dict[str, tuple[str, SliceJob, tuple[str, ...]]] = {}
+
+    def submit(self, submission: JobSubmission, command: str, name: str, words: tuple[str, ...] = ()) -> None:
+        self.jobs.append(command)
+        self._sent[name] = command, submission.job, words
+
+    async def wait(self, ref: Any, *args: Any, hook: Any) -> Verdict:
+        command, job, words = self._sent[ref.submission_id]
+        try:
+            if command == "run":
+                report = run_in_process(job, self.cluster)
+            elif "--reject" in words:
+                discard_rejected(job, words[1])
+                return EndedWithoutReport("ended")
+            else:
+                report = publish_approved(job, words[1])
+        except SliceError as e:
+            return Failed(e.failure)
+        if command == "decide" and self.lost:
+            self.lost -= 1
+            return EndedWithoutReport("unknown")
+        return Finished(report.model_dump(mode="json"))
+
+    def task(self, **given: Any) -> RayLLMBatchOperator:
+        arguments = {
+            "slice_key": "2026-01-31", "input_path": f"{self.folder}/in.parquet", "prompt": "{name}?",
+            "output_path": f"{self.folder}/out", "model_source": "m/m", "engine": STUB,
+            "quality__gates": [{"of": "rows", "then": "hold"}], **given,
+        }  # fmt: skip
+        with DAG("d", schedule=None):
+            return RayLLMBatchOperator(task_id="t", deferrable=False, **written(**arguments))
+
+    def ask(self, **given: Any) -> tuple[Any, dict[str, Any]]:
+        """Returns the try's context, and what Airflow keeps."""
+        task = self.task(**given)
+        context = context_of(task, self.store)
+        with pytest.raises(BaseException) as pause:  # noqa: PT011 - of two kinds, by Airflow's version
+            task.execute(context)
+        assert pause.typename in ("TaskAwaitingInput", "TaskDeferred")
+        return context, pause.value.kwargs  # type: ignore[attr-defined]
+
+    def retry(self, **given: Any) -> dict[str, Any]:
+        task = self.task(**given)
+        return task.execute(context_of(task, self.store, try_number=2))
+
+    @property
+    def slice_job(self) -> SliceJob:
+        return next(job for command, job, _ in self._sent.values() if command == "run")
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch, cluster: FakeCluster, tmp_path: Path) -> Iterator[World]:
+    world = World(tmp_path)
+    pq.write_table(pa.table({"name": ["a", "b", "c"]}), tmp_path / "in.parquet")
+    monkeypatch.setattr(RayLLMBatchOperator, "_user_packages", lambda self, folder: [])
+    monkeypatch.setattr(cancel, "_read_owner_and_state", lambda attempt: (None, None))
+    monkeypatch.setattr(
+        JobSubmission, "submit",
+        lambda self, hook, command, name, nonce, words=(): world.submit(self, command, name, tuple(words)),
+    )  # fmt: skip
+    monkeypatch.setattr(
+        tracker, "send_job", lambda record, job, *args: world.submit(job, "run", record.submission_id)
+    )
+    monkeypatch.setattr(slice_task, "wait_for_job", world.wait)
+
+    def ask(**question: Any) -> None:
+        world.asked += 1
+
+    monkeypatch.setattr("airflow.sdk.execution_time.hitl.upsert_hitl_detail", ask)
+    yield world
+    assert world.cluster.answered in (0, 3)  # nothing is paid twice
+
+
+@pytest.fixture
+def far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The worker does not reach the storage."""
+    monkeypatch.setattr(hold, "decide_here", lambda *args: False)
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_try_that_died_after_it_had_published_has_lost_nothing(world: World, force: bool) -> None:
+    context, kept = world.ask(rerun__force=force)
+    result = world.task(rerun__force=force).execute_decision(context, APPROVAL, **kept)
+    assert (result["outcome"], result["published_version"]) == ("published", 1)
+    assert world.retry(rerun__force=force) == result
+    assert (world.jobs, world.asked) == (["run"], 1)
+
+
+def test_retry_after_an_approval_publishes_and_asks_nobody(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, kept = world.ask()
+
+    def fail(*args: Any) -> bool:
+        raise SliceError("the storage is busy", kind="transient")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(hold, "decide_here", fail)
+        with pytest.raises(RayLLMJobError, match="busy"):
+            world.task().execute_decision(context, APPROVAL, **kept)
+    assert world.retry()["outcome"] == "published"
+    assert (world.jobs, world.asked) == (["run"], 1)
+
+
+@pytest.mark.parametrize(("clears", "given"), [(1, {}), (0, {"prompt": "Other {name}"})])
+def test_approval_counts_for_what_was_asked_only(
+    world: World, monkeypatch: pytest.MonkeyPatch, clears: int, given: dict[str, Any]
+) -> None:
+    context, kept = world.ask()
+    with monkeypatch.context() as patch:
+        patch.setattr(slice_task.SliceTask, "_carry_out", lambda *args: {})  # it dies there
+        world.task().execute_decision(context, APPROVAL, **kept)
+    task = world.task(**given)
+    with task._start_attempt(context_of(task, world.store, try_number=2, clears=clears)) as later:
+        assert later.lost_approval() is None
+    task = world.task()
+    with task._start_attempt(context_of(task, world.store, try_number=2)) as later:
+        assert later.lost_approval() == kept["held"]["staged"]
+
+
+@pytest.mark.usefixtures("far")
+@pytest.mark.parametrize("force", [False, True])
+def test_lost_report_of_an_approval_asks_nobody_again(world: World, force: bool) -> None:
+    context, kept = world.ask(rerun__force=force)
+    world.lost = 1
+    result = world.task(rerun__force=force).execute_decision(context, APPROVAL, **kept)
+    assert (result["outcome"], result["published_version"]) == ("published", 1)
+    assert (world.jobs, world.asked) == (["run", "decide", "decide"], 1)
+
+
+@pytest.mark.usefixtures("far")
+def test_reports_that_stay_lost_are_the_next_tries(world: World) -> None:
+    context, kept = world.ask(rerun__force=True)
+    world.lost = 2
+    with pytest.raises(RayLLMJobError, match="nothing is known of Ray job"):
+        world.task(rerun__force=True).execute_decision(context, APPROVAL, **kept)
+    assert world.retry(rerun__force=True)["outcome"] == "published"
+    assert world.asked == 1
+
+
+@pytest.mark.usefixtures("far")
+def test_rejection_of_what_was_published_meanwhile_says_so(world: World) -> None:
+    context, kept = world.ask()
+    commit_for_people(world.slice_job.address, None)
+    with pytest.raises(RayLLMInputError, match="was published already, as version 1"):
+        world.task().execute_decision(context, REJECTION, **kept)
+
+
+@pytest.mark.usefixtures("far")
+def test_rejection_of_what_was_discarded_meanwhile_is_one(world: World) -> None:
+    context, kept = world.ask()
+    discard_for_people(world.slice_job.address, None)
+    with pytest.raises(RayLLMInputError, match="was rejected by bob"):
+        world.task().execute_decision(context, REJECTION, **kept)
+    assert current_report(world.slice_job) is None
+
+
+@pytest.mark.parametrize("rendered", ["bob", {"user": ["bob"]}, {"users": "bob"}, {"reject_after": "400d"}])
+def test_hold_that_cannot_work_is_refused_before_a_row_is_paid(world: World, rendered: Any) -> None:
+    task = world.task()
+    task.quality = {**task.quality, "hold": rendered}  # as Airflow does it
+    with pytest.raises(RayLLMInputError, match=r"quality\.hold"):
+        task.execute(context_of(task, world.store))
+    assert world.jobs == []
+
+
+def test_answer_to_what_was_asked_before_a_clear_is_none(world: World) -> None:
+    """Airflow resumes the task with it while its job runs."""
+    task = world.task()
+    task.deferrable = True
+    context = context_of(task, world.store, clears=1)
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context)
+    for _ in range(2):
+        kept = deferred.value.kwargs
+        with pytest.raises(TaskDeferred) as deferred:
+            task.execute_complete(context, APPROVAL, **kept)
+        assert deferred.value.method_name == "execute_complete"
+    assert world.jobs == ["run"]
+    assert current_report(world.slice_job) is None

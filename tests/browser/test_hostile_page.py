@@ -157,7 +157,7 @@ def test_calendar_and_trends_are_text(harmless: Page) -> None:
 def test_slice_and_its_rows_are_text(harmless: Page) -> None:
     harmless.goto(path_of("finished"))
     expect(harmless.get_by_text("planned =")).to_be_visible()
-    harmless.get_by_role("button", name="Answered rows").click()
+    harmless.get_by_role("button", name="Published rows").click()
     look(harmless, "slice", "<svg onload=")
     expect(harmless.get_by_text(re.compile("202E.gnp")).first).to_be_visible()
     harmless.get_by_role("button", name="Rows in quarantine").click()

@@ -93,7 +93,7 @@ def test_person_looks_at_a_slice_in_the_browser_and_approves_it(
     with browser.logged_in(airflow, program) as page:
         page.goto(f"/plugin/ray-llm/dags/{task.dag_id}/tasks/ask/runs/{quote(task.run_id)}/-1")
         page.get_by_role("row", name=re.compile("rows 40 none Left to a person")).wait_for()
-        page.get_by_role("button", name="Answered rows").click()
+        page.get_by_role("button", name="Staged rows").click()
         page.get_by_role("cell", name=f"{DAY} row 0", exact=True).wait_for()
         page.get_by_role("link", name="Approve or reject").click()
         page.get_by_role("button", name="Approve").click()

@@ -106,7 +106,7 @@ export function SlicePage({ dag, task, run, map }: Props) {
           {stored.value ? <Versions versions={stored.value.versions} /> : null}
           <SideBySide dag={dag} line={answer.line} task={task} />
           {settings?.show_samples && (answer.line.published_version !== null || state === "held") ? (
-            <Samples path={path} quarantined={answer.line.counts.quarantined ?? 0} />
+            <Samples isHeld={state === "held"} path={path} quarantined={answer.line.counts.quarantined ?? 0} />
           ) : null}
           <History answer={answer} dag={dag} marked={markedWords(answer.failure, reason)} task={task} />
         </>

@@ -9,22 +9,23 @@ import { NAME, visible } from "../../text";
 import { Note, Plain, Problem, Section, Waiting } from "../basics";
 
 type Kind = "published" | "quarantined";
-const KINDS: [Kind, string][] = [
-  ["published", "Answered rows"],
-  ["quarantined", "Rows in quarantine"],
-];
 /** Characters of a cell that is not broken. */
 const WORD = 24;
 /** What says why a row failed comes first, and which row it was, last. */
 const REASONS = ["__error_type", "__error"];
 
-export function Samples({ path, quarantined }: { path: string; quarantined: number }) {
+/** @param isHeld  whether its rows wait for a person, and are not published. */
+export function Samples({ path, quarantined, isHeld }: { path: string; quarantined: number; isHeld: boolean }) {
+  const kinds: [Kind, string][] = [
+    ["published", isHeld ? "Staged rows" : "Published rows"],
+    ["quarantined", "Rows in quarantine"],
+  ];
   const [kind, setKind] = useState<Kind | null>(null);
   const { value, error } = useData<Sample>(kind === null ? null : `${path}/samples/${kind}`);
   return (
     <Section title="Sample of rows">
       <HStack gap={2} wrap="wrap">
-        {KINDS.map(([name, words]) =>
+        {kinds.map(([name, words]) =>
           name === "published" || quarantined > 0 ? (
             <Button
               aria-pressed={kind === name}

@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.hold import HOLD_DAYS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
+from airflow_provider_raydatallm.processor.gates.checks import CheckPlan, run_check
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.gatekeeper import pass_gates
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, InferenceRun
@@ -178,7 +179,7 @@ class VersionBuild:
         if self.staged is not None:
             self.progress({"step": "publish"})
             try:
-                judged = self._judge(self.staged)
+                judged = self._judge(self.staged, cluster)
                 if not judged.to_report(self.job.slice_path).awaits_person:
                     return self._commit(lease, judged)
             except UnusableError as e:
@@ -207,7 +208,7 @@ class VersionBuild:
             try:
                 accepts_change = self.job.publish.on_schema_change == "accept"
                 check_waits(self.folders, self.job.slice_key, self.staged, accepts_change=accepts_change)
-                return self._judge(self.staged)
+                return self._judge(self.staged, cluster)
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))
         return self.stage(lease, cluster, keep_days)
@@ -216,16 +217,29 @@ class VersionBuild:
         own = {"outcome": "held", "published_version": None, "staged_version": staged.name}
         return staged.to_report(self.job.slice_path).model_copy(update=own)
 
-    def _judge(self, staged: StagedVersion) -> StagedVersion:
+    def _judge(self, staged: StagedVersion, cluster: Cluster) -> StagedVersion:
         """Returns what an earlier run staged, with what the gates of now say: they may be others than then.
 
         :raises SliceError: when they stop it.
         """
         try:
-            slice_ = Facts.of_commit(staged.version.body)
+            located = staged.locate(self.folders)
+            files = [store.path(name) for store, name in (located[file] for file in staged.version.files)]
+            checks = self.check_rows(cluster, files)
+            slice_ = Facts.of_commit({**staged.version.body, "checks": checks})
         except ValueError as e:
             raise UnusableError(f"{staged.name} says what no run counted: it is staged anew") from e
         return staged.with_gates(pass_gates(self.job, slice_))
+
+    def check_rows(self, cluster: Cluster, files: Sequence[str]) -> dict[str, float]:
+        """Returns what the functions of gates say.
+
+        :param files: addresses of the staged rows.
+        """
+        checks = self.job.quality.checks
+        plans = [CheckPlan(check, tuple(files)) for check in checks]
+        said = cluster.build_parts(run_check, plans, timeout=self.job.limits.stall) if plans else []
+        return dict(zip(checks, said, strict=True))
 
     def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:
         """Answers the missing rows and stages the version.
@@ -471,7 +485,7 @@ class _Run:
         self.reporter.report({"step": "publish", **meter.progress()})
         started = time.monotonic()
 
-        def report_of(totals: Totals) -> Report:
+        def report_of(totals: Totals, files: Sequence[str]) -> Report:
             meter.record_publish_time(time.monotonic() - started)
             self.reporter.close()  # a published slice has no progress file
             startup_s = {}
@@ -495,6 +509,7 @@ class _Run:
                     "known": dict(totals.known),
                     "labels": labels,
                     "confidence": totals.confidence,
+                    "checks": build.check_rows(self.cluster, files),
                 }
             )
             return report.model_copy(update={"gates": pass_gates(build.job, slice_)})

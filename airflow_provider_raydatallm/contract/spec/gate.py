@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -14,6 +15,7 @@ Share = Literal[
 ]
 #: Before the label whose share of the rows is meant.
 OF_LABEL = "label:"
+_FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 #: What a gate may look at beside a share, or the share of a label.
 OTHERS = ("rows", "output_tokens", "confidence", "top_label", "labels")
 _OF_LABELS = OTHERS[2:]
@@ -33,10 +35,11 @@ class Gate(Contract):
     of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer,
         failed attempts included), "confidence" (the labels' mean probability), "label:<label>" (that label's
         share), "top_label" (the share of the commonest), or "labels": how far the shares of all labels moved
-        (total variation: half the sum of the differences, from 0 to 1).
+        (total variation: half the sum of the differences, from 0 to 1). Or `"package.module:function"`: the
+        number that it returns of the answered rows, which it is given as a `pyarrow.dataset.Dataset`.
     max, min: what it may be. Shares are from 0 to 1.
     against: judges what changed since so many slices before it in the table, by their dates, or where keys
-        are none by the keys: of "rows" and "output_tokens" the ratio to the median of theirs, of a share the
+        are none by the keys: of what is no share the ratio to the median of theirs, of a share the
         difference from it, of "labels" the distance from all of their rows together.
     same: "weekday" compares only with slices of the same day of the week.
     then: `fail` publishes nothing, and keeps the answered rows: another limit judges them again, and asks
@@ -55,9 +58,11 @@ class Gate(Contract):
     @classmethod
     def _check_figure(cls, value: str) -> str:
         known = (*Share.__args__, *OTHERS)  # type: ignore[attr-defined]
-        if value not in known and not (value.startswith(OF_LABEL) and value != OF_LABEL):
+        is_label = value.startswith(OF_LABEL) and value != OF_LABEL
+        if value not in known and not is_label and not _FUNCTION.fullmatch(value):
             raise ValueError(
-                f"{value!r} is no figure of a slice: give one of {', '.join(known)}, {OF_LABEL}<label>"
+                f"{value!r} is no figure of a slice: give one of {', '.join(known)}, {OF_LABEL}<label>, or "
+                '"package.module:function"'
             )
         return value
 
@@ -68,9 +73,7 @@ class Gate(Contract):
                 f'the gate of {self.of!r} has no limit: give max, min, or both; or "then": "hold", for a '
                 "person to look at each slice"
             )
-        if self.of not in _NUMBERS and (
-            above := [limit for limit in (self.min, self.max) if (limit or 0) > 1]
-        ):
+        if self.is_share and (above := [limit for limit in (self.min, self.max) if (limit or 0) > 1]):
             raise ValueError(f"the gate of {self.of!r} has the limit {above[0]:g}: shares are from 0 to 1")
         if self.max is not None and self.min is not None and self.min > self.max:
             raise ValueError(
@@ -85,6 +88,15 @@ class Gate(Contract):
                 "the gate of 'labels' has nothing to compare with: give against=, such as 7 slices"
             )
         return self
+
+    @property
+    def check(self) -> str | None:
+        """The function that is meant, if any."""
+        return self.of if ":" in self.of and self.label is None else None
+
+    @property
+    def is_share(self) -> bool:
+        return self.of not in _NUMBERS and self.check is None
 
     @property
     def is_of_labels(self) -> bool:

@@ -60,6 +60,11 @@ class Quality(Group):
         '`task="embed"`: publish the mean of the vectors of parts that fit.',
     )
 
+    @property
+    def checks(self) -> list[str]:
+        """The functions that gates ask, each once."""
+        return list(dict.fromkeys(gate.check for gate in self.gates if gate.check is not None))
+
 
 class TaskQuality(Quality):
     """Rows that fail for their own reasons, and slices that should not be published."""

@@ -10,11 +10,14 @@ from typing import Annotated, Any
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 
 _Rows = Annotated[int, Field(ge=0, le=2**63 - 1)]
 _SomeRows = Annotated[_Rows, Field(ge=1)]
 _STRICT = ConfigDict(strict=True, hide_input_in_errors=True)
 _COUNTS = TypeAdapter(dict[str, _Rows | None], config=_STRICT)
+_CHECKS = TypeAdapter(dict[str, float], config=_STRICT)
+_GATES = TypeAdapter(list[GateVerdict])
 _SHARE = TypeAdapter(Annotated[float, Field(ge=0, le=1)] | None, config=_STRICT)
 _LABELS = TypeAdapter(dict[str, _SomeRows] | None, config=_STRICT)
 
@@ -26,6 +29,7 @@ class Facts:
     :ivar tokens: likewise.
     :ivar known: rows that count, of which that is known: there may be more where the count is None.
     :ivar confidence: the mean probability of labels; None where there is none.
+    :ivar checks: what functions said, by their references.
     :ivar labels: the rows with each label.
     :ivar has_all_labels: whether no other label has a row.
     """
@@ -34,13 +38,15 @@ class Facts:
     tokens: Mapping[str, int | None]
     known: Mapping[str, int | None]
     confidence: float | None
+    checks: Mapping[str, float]
     labels: Mapping[str, int]
     has_all_labels: bool
 
     @classmethod
     def of_commit(cls, body: Mapping[str, Any]) -> Facts:
         """
-        :param body: of a commit, of which `report`, `known`, `labels` and `confidence` count.
+        :param body: of a commit, of which `report`, `known`, `labels`, `confidence` and `checks` count. What
+            functions said of a published version, its gates have.
         :raises ValueError: when no run counted that.
         """
         counts = _COUNTS.validate_python(body["report"]["counts"])
@@ -52,7 +58,10 @@ class Facts:
         known = _COUNTS.validate_python(body.get("known") or {})
         tokens = _COUNTS.validate_python(body["report"].get("tokens") or {})
         confidence = _SHARE.validate_python(body.get("confidence"))
-        return cls(counts, tokens, known, confidence, all_labels or named, has_all)
+        said = _GATES.validate_python(body["report"].get("gates") or [])
+        checks = {gate.of: gate.figure for gate in said if gate.figure is not None}
+        checks |= _CHECKS.validate_python(body.get("checks") or {})
+        return cls(counts, tokens, known, confidence, checks, all_labels or named, has_all)
 
     @property
     def planned(self) -> int:

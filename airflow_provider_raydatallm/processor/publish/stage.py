@@ -87,11 +87,11 @@ class Staging:
     lease: Lease
 
     def stage(
-        self, run_all: Map, report: Callable[[Totals], Report], *, keep_days: float = 0
+        self, run_all: Map, report: Callable[[Totals, Sequence[str]], Report], *, keep_days: float = 0
     ) -> StagedVersion:
         """Stages the version's files, and puts its document.
 
-        :param report: builds the report from the parts' totals.
+        :param report: builds the report from the parts' totals, and the addresses of the staged rows.
         :param keep_days: how long it waits for somebody who commits or discards it; 0 when this run commits
             it, unless the report says that a person decides.
         :raises CorruptFileError: naming a damaged fragment; nothing was staged then.
@@ -127,7 +127,7 @@ class Staging:
         return NumberTakenError(f"number {self.number} of {self.folders.table.url} is taken")
 
     def _stage(
-        self, staged: str, run_all: Map, report: Callable[[Totals], Report], keep_days: float
+        self, staged: str, run_all: Map, report: Callable[[Totals, Sequence[str]], Report], keep_days: float
     ) -> StagedVersion:
         """Stages the files. Returns the document that is to say so.
 
@@ -137,6 +137,7 @@ class Staging:
         plans = self._part_plans(groups, f"{STAGED}/{staged}")
         parts = [stage_part(p) for p in plans] if len(groups) == 1 else list(run_all(stage_part, plans))
         totals = sum((p.totals for p in parts), Totals())
+        files = [self.folders.staging.path(f"{STAGED}/{staged}/{p.data.plain_name}") for p in parts]
         if totals.rows + totals.quarantined != self.plan.rows:
             raise SliceError(
                 f"{self.folders.table.url}: {totals.rows:,} answered and {totals.quarantined:,} failed rows "
@@ -144,7 +145,7 @@ class Staging:
                 kind="transient",
             )
         try:
-            result = report(totals)
+            result = report(totals, files)
         except SliceError:  # a gate stops it, say: nobody publishes these, and the next try stages its own
             with contextlib.suppress(StorageError):
                 remove_staged_files(self.folders, staged)

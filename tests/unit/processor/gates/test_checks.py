@@ -1,0 +1,114 @@
+"""Functions of users that gates ask about a slice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.publish.staged_commands import publish_approved
+from tests.support.in_process import InProcess, changed, job_of, run_in_process
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SliceJob:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "own_checks.py").write_text(
+        """
+def rows(answers):
+    assert "answer" in answers.schema.names
+    return answers.count_rows()
+
+def raises(answers):
+    raise KeyError("Jane")
+
+def text(answers):
+    return "Jane"
+
+def nan(answers):
+    return float("nan")
+
+def true(answers):
+    return True
+"""
+    )
+    monkeypatch.syspath_prepend(str(tmp_path / "code"))
+    write(tmp_path, 3)
+    return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", quality__max_quarantine=1)
+
+
+def write(folder: Path, rows: int) -> None:
+    names = [f"n{i}" for i in range(rows)]
+    pq.write_table(pa.table({"name": [*names, "fail"]}), folder / "in" / "a.parquet")
+
+
+def asking(job: SliceJob, function: str, **gate: Any) -> SliceJob:
+    return changed(job, quality__gates=[{"of": f"own_checks:{function}", **gate}])
+
+
+def files(job: SliceJob) -> list[Path]:
+    return [*Path(job.slice_path).glob("*")]
+
+
+def test_number_of_a_function_is_judged_as_another_figure(job: SliceJob) -> None:
+    cluster = InProcess()
+    with pytest.raises(SliceError, match=r"own_checks:rows is 3, above max 2"):
+        run_in_process(asking(job, "rows", max=2), cluster)
+    assert files(job) == []
+    report = run_in_process(asking(job, "rows", max=3), cluster)
+    assert [(gate.of, gate.value, gate.verdict) for gate in report.gates or ()] == [
+        ("own_checks:rows", 3, "passed")
+    ]
+    assert cluster.answered == 4
+
+
+def test_function_is_asked_again_of_what_was_staged(job: SliceJob) -> None:
+    cluster = InProcess()
+    held = run_in_process(asking(job, "rows", then="hold"), cluster)
+    again = run_in_process(asking(job, "rows", max=1, then="hold"), cluster)
+    assert (again.outcome, again.staged_version) == ("held", held.staged_version)
+    assert str((again.gates or ())[0]) == "own_checks:rows is 3, above max 1"
+    assert publish_approved(job, str(held.staged_version)).published_version == 1
+    assert cluster.answered == 4
+
+
+def test_its_change_is_a_ratio_to_what_it_said_of_slices_before(job: SliceJob, tmp_path: Path) -> None:
+    for day in (1, 2, 3):
+        run_in_process(changed(asking(job, "rows", min=1), slice_key=f"2026-01-0{day}"))
+    write(tmp_path, 12)
+    with pytest.raises(SliceError, match=r"own_checks:rows against 3 slice\(s\) is 4, above max 2"):
+        run_in_process(changed(asking(job, "rows", against=5, max=2), slice_key="2026-01-04"))
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        ("raises", "raised a KeyError"),
+        ("text", "returned a str, which is no finite number"),
+        ("nan", "returned a float, which is no finite number"),
+        ("true", "returned a bool, which is no finite number"),
+    ],
+)
+def test_function_that_says_no_number_publishes_nothing(job: SliceJob, function: str, says: str) -> None:
+    cluster = InProcess()
+    with pytest.raises(SliceError, match=says) as raised:
+        run_in_process(asking(job, function, min=0, then="warn"), cluster)
+    assert "Jane" not in str(raised.value.failure.without_row_texts())
+    assert files(job) == []
+    assert run_in_process(asking(job, "rows", min=0), cluster).outcome == "published"
+    assert cluster.answered == 4
+
+
+def test_function_that_is_not_there_is_told_before_a_row_is_answered(job: SliceJob) -> None:
+    cluster = InProcess()
+    for reference in ("own_checks:none", "no_such_module:rows"):
+        gates = [{"of": reference, "min": 0}]
+        with pytest.raises(SliceError):
+            run_in_process(changed(job, quality__gates=gates), cluster)
+    assert cluster.answered == 0

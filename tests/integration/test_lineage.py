@@ -115,7 +115,7 @@ def test_event_carries_the_figures_to_every_asset(told: Told) -> None:
     assert one[2] == {
         "outcome": "published", "slice_key": "2026-01-31", "output_path": "s3://lake/enriched/ds=2026-01-31",
         "published_version": None, "fingerprint": one[2]["fingerprint"], "ray_job_id": "ray-1",
-        "counts": {"planned": 10, "succeeded": 9, "quarantined": 1}, "trial": None,
+        "counts": {"planned": 10, "succeeded": 9, "quarantined": 1}, "trial": None, "gates": [],
     }  # fmt: skip
 
 

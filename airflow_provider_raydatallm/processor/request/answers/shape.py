@@ -187,7 +187,8 @@ class TextParser(AnswerParser):
 
     def _ended_by(self, rows: pa.Table, finish_reason: str) -> pa.Array:
         # An answer of a valid shape is whole, even when max_tokens came with its last character.
-        return pc.and_kleene(pc.equal(rows.column("finish_reason"), finish_reason), not self._is_shaped)
+        # Where no end is named it may be an invalid answer that was cut, which nobody counts.
+        return pc.and_(pc.equal(rows.column("finish_reason"), finish_reason), not self._is_shaped)
 
     def _build_answers(self, values: list[Any], beside: list[list[Any]]) -> dict[str, pa.Array]:
         """:param beside: of each value, the columns beside it."""

@@ -61,9 +61,8 @@ def test_text_is_published_as_it_is() -> None:
 def test_truncated_answer_is_counted_unless_its_shape_is_valid() -> None:
     text = answered(["a", "b", "c"], finish_reasons=["length", "stop", None])
     assert text.column("__truncated").to_pylist() == [1, 0, None]
-    ends = ["length", "length", "stop", None]
-    rows, failed = parse(["a", "x", "y", "b"], finish_reasons=ends, choices=["a", "b"])
-    assert rows.column("__truncated").to_pylist() == [0, 0]
+    rows, failed = parse(["a", "x", "y"], finish_reasons=["length", "length", "stop"], choices=["a", "b"])
+    assert rows.column("__truncated").to_pylist() == [0]
     assert reasons(failed) == [
         (1, "TruncatedAnswer", "the answer is none of the choices (max_tokens cut it): 'x'"),
         (2, "InvalidOutput", "the answer is none of the choices: 'y'"),

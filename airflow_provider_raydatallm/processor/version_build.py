@@ -16,7 +16,6 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.fingerprint import asked
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.spec.hold import HOLD_DAYS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
 from airflow_provider_raydatallm.processor.gates.checks import CheckPlan, run_check
@@ -182,10 +181,10 @@ class VersionBuild:
                 judged = self._judge(self.staged, cluster)
                 if not judged.to_report(self.job.slice_path).awaits_person:
                     return self._commit(lease, judged)
-            except UnusableError as e:
+                self._check_waits(judged)
+                return self._held_report(judged)
+            except StagedVersionError as e:
                 self._forget_staged(log_text(e))
-            else:
-                return self._held_report(self.hold(lease, cluster, HOLD_DAYS))
         staged = self.stage(lease, cluster)
         if staged.is_held:
             return self._held_report(staged)
@@ -206,12 +205,15 @@ class VersionBuild:
         """
         if self.staged is not None:
             try:
-                accepts_change = self.job.publish.on_schema_change == "accept"
-                check_waits(self.folders, self.job.slice_key, self.staged, accepts_change=accepts_change)
+                self._check_waits(self.staged)
                 return self._judge(self.staged, cluster)
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))
         return self.stage(lease, cluster, keep_days)
+
+    def _check_waits(self, staged: StagedVersion) -> None:
+        accepts_change = self.job.publish.on_schema_change == "accept"
+        check_waits(self.folders, self.job.slice_key, staged, accepts_change=accepts_change)
 
     def _held_report(self, staged: StagedVersion) -> Report:
         own = {"outcome": "held", "published_version": None, "staged_version": staged.name}

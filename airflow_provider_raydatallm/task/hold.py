@@ -1,5 +1,5 @@
-"""A slice that waits for a person, by Airflow's required actions: the question, and what becomes of the
-answer. Meanwhile there is no job, no cluster and no worker: only the staged version."""
+"""A slice that waits for a person, by Airflow's required actions: the question, and what its answer
+does. Meanwhile there is no job, no cluster and no worker: only the staged version."""
 
 from __future__ import annotations
 

@@ -101,12 +101,14 @@ class Utilisation(Contract):
     """Percent over `Seconds.inference`, of the GPUs that the engine's workers hold (all GPUs when those are
     unknown) and of the nodes' CPUs and memory. `flops_share`: of what those GPUs compute at most at the
     weights' precision, where the cards and the model are known; a GPU that waits for its memory is busy, too.
+    `bandwidth_share`: of their memory's bandwidth, which cards count from Hopper on, for all that runs there.
     """
 
     gpu_mean: float | None = None
     gpu_p10: float | None = None
     gpu_memory_max: float | None = None
     flops_share: float | None = None
+    bandwidth_share: float | None = None
     cpu_mean: float | None = None
     memory_max: float | None = None
 

@@ -106,6 +106,8 @@ def _check_fp8(run: RunFacts) -> Iterator[Advice]:
     if gpu > _GPU_FULL_PERCENT and seconds >= _MIN_SECONDS:
         share = run.utilisation.flops_share
         at = f" at {share:.0f}% of their peak" if share is not None else ""
+        bandwidth = run.utilisation.bandwidth_share
+        at += f" and {bandwidth:.0f}% of their memory's bandwidth" if at and bandwidth is not None else ""
         evidence = (
             f"the GPUs were busy {gpu:.0f}% of {seconds:,.0f} s{at}, with weights that are not quantized"
         )

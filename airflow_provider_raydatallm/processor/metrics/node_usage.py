@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from airflow_provider_raydatallm.contract.result.report import Utilisation
 from airflow_provider_raydatallm.processor.metrics.history import RunHistory
+from airflow_provider_raydatallm.processor.ray_runtime.gpu_bandwidth import GpuBandwidth
 from airflow_provider_raydatallm.processor.ray_runtime.gpus import device_name, nvml_devices
 
 SAMPLE_SECONDS = 0.5
@@ -18,13 +19,14 @@ SAMPLE_SECONDS = 0.5
 
 class GpuSample(NamedTuple):
     """`busy`: percent of the time since the last sample in which the GPU computed; memory in bytes; `name`:
-    what NVML calls the card."""
+    what NVML calls the card; `bandwidth`: percent of its memory's bandwidth since the last sample."""
 
     id: str
     busy: int
     memory: int
     memory_total: int
     name: str | None = None
+    bandwidth: float | None = None
 
 
 class NodeSample(NamedTuple):
@@ -45,6 +47,7 @@ class NodeSampler:
         self._psutil = importlib.import_module("psutil")
         self._psutil.cpu_percent()  # starts its measurement
         self._nvml, self._devices = nvml_devices()
+        self._bandwidths = {id: GpuBandwidth(self._nvml, d) for id, d in self._devices.items()}
         self._samples: list[NodeSample] = []
         threading.Thread(target=self._run, name="ray-llm-gauges", daemon=True).start()
 
@@ -63,7 +66,8 @@ class NodeSampler:
     def _sample_gpu(self, id: str, device: Any) -> GpuSample:
         memory = self._nvml.nvmlDeviceGetMemoryInfo(device)
         busy = self._nvml.nvmlDeviceGetUtilizationRates(device).gpu
-        return GpuSample(id, int(busy), int(memory.used), int(memory.total), device_name(self._nvml, device))
+        name, bandwidth = device_name(self._nvml, device), self._bandwidths[id].percent()
+        return GpuSample(id, int(busy), int(memory.used), int(memory.total), name, bandwidth)
 
 
 class NodeUsage:
@@ -77,6 +81,7 @@ class NodeUsage:
         self._pending: list[NodeSample] = []
         self._gpu_busy: Counter[int] = Counter()  # GPU samples by percent
         self._gpu_memory_max = 0.0
+        self._bandwidth_sum, self._bandwidths = 0.0, 0
         self._cpu_sum, self._memory_max, self._samples = 0.0, 0.0, 0
         #: By id, of GPUs that count.
         self.gpu_names: dict[str, str] = {}
@@ -102,6 +107,9 @@ class NodeUsage:
         self._history.add_sample(sample.time, sample.cpu, (gpu.busy for gpu in gpus))
         for gpu in gpus:
             self._gpu_busy[gpu.busy] += 1
+            if gpu.bandwidth is not None:
+                self._bandwidth_sum += gpu.bandwidth
+                self._bandwidths += 1
             if gpu.name is not None:
                 self.gpu_names[gpu.id] = gpu.name
             self._gpu_memory_max = max(self._gpu_memory_max, 100 * gpu.memory / gpu.memory_total)
@@ -114,6 +122,7 @@ class NodeUsage:
             gpu_mean=round(busy / gpu_samples, 1) if gpu_samples else None,
             gpu_p10=_percentile(self._gpu_busy, 0.1) if gpu_samples else None,
             gpu_memory_max=round(self._gpu_memory_max, 1) if gpu_samples else None,
+            bandwidth_share=round(self._bandwidth_sum / self._bandwidths, 1) if self._bandwidths else None,
             cpu_mean=round(self._cpu_sum / self._samples, 1) if self._samples else None,
             memory_max=round(self._memory_max, 1) if self._samples else None,
         )

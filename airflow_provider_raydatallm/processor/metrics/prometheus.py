@@ -41,6 +41,7 @@ METRICS = {
     "workers": ("llm_workers", "Engine workers that have answered"),
     "busy": ("llm_workers_busy_ratio", "Share of time in which a worker had requests, mean"),
     "flops_share": ("llm_flops_percent", "Percent of what the workers' GPUs compute at most"),
+    "bandwidth_share": ("llm_bandwidth_percent", "Percent of the bandwidth of the workers' GPUs' memory"),
     "least_busy": ("llm_least_busy_worker_ratio", "The same, of the least busy worker"),
 }
 

@@ -305,8 +305,10 @@ function shareOf(rows: number | undefined, planned: number): string | undefined 
   return rows ? percent(rows, planned) : undefined;
 }
 
-function gpuRange({ gpu_p10: low, flops_share: share }: Record<string, number | null>): string | undefined {
-  if (typeof share === "number") return `at ${share.toFixed(0)}% of their peak`;
+function gpuRange(figures: Record<string, number | null>): string | undefined {
+  const { gpu_p10: low, flops_share: share, bandwidth_share: bandwidth } = figures;
+  const memory = typeof bandwidth === "number" ? `, ${bandwidth.toFixed(0)}% of their memory's bandwidth` : "";
+  if (typeof share === "number") return `at ${share.toFixed(0)}% of their peak${memory}`;
   return typeof low === "number" ? `${low.toFixed(0)}% in the idlest tenth` : undefined;
 }
 

@@ -103,6 +103,9 @@ def test_version_that_a_run_staged_is_held_when_its_gates_say_so_by_now(job: Sli
     report = run_in_process(job, cluster)
     assert (report.outcome, cluster.answered) == ("held", 3)
     assert files(job) == []
+    staged = read_staged(SliceFolders.open(job.paths), str(report.staged_version))
+    assert staged is not None
+    assert staged.is_held  # `gc` leaves it
     assert publish_approved(job, str(report.staged_version)).published_version == 1
 
 

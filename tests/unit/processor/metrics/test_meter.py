@@ -225,6 +225,23 @@ def test_gpus_that_other_jobs_hold_do_not_count() -> None:
     assert meter.report_sections()["utilisation"].gpu_mean == 60.0
 
 
+def test_bandwidth_is_the_mean_of_the_cards_that_count_it() -> None:
+    def sample(at: float, *shares: float | None) -> NodeSample:
+        gpus = (GpuSample(f"g{i}", 98, 40, 80, bandwidth=share) for i, share in enumerate(shares))
+        return NodeSample(at, 50.0, 40.0, tuple(gpus))
+
+    def share_of(*samples: NodeSample) -> float | None:
+        meter = Meter(100, 0)
+        add(meter, samples=samples)
+        add(meter, group(10, entered=10.0, finished=20.0, gpus="g0,g1"))
+        share: float | None = meter.report_sections()["utilisation"].bandwidth_share
+        assert meter.progress()["bandwidth_share"] == share
+        return share
+
+    assert share_of(sample(11.0, 30.0, 50.0, 90.0), sample(12.0, 40.0, None)) == 40.0
+    assert share_of(sample(11.0, None, None)) is None
+
+
 def test_work_is_told_as_a_share_of_what_the_cards_do() -> None:
     def sample(at: float, *names: str | None) -> NodeSample:
         return NodeSample(

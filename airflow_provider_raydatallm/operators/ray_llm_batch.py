@@ -376,12 +376,12 @@ class RayLLMBatchOperator(SliceTask):
     ) -> list[packages.Package]:
         """Returns what only the checks of gates need: it changes no answer, and so no `code_hash`."""
         try:
-            arguments.check_checks(self._written_code(dag), job.quality.checks)
+            arguments.check_checks(self._written_code(dag), job.quality.functions)
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
         if self.code_paths is not None:
             return []
-        return [p for p in packages.user_packages(job.quality.checks, None, None) if p not in others]
+        return [p for p in packages.user_packages(job.quality.functions, None, None) if p not in others]
 
     def _slice_fields(self, context: Context, fields: Mapping[str, Any]) -> dict[str, Any]:
         slice_format = fields.get("source", {}).get("slice_format")

@@ -27,6 +27,7 @@ from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceAdapters, read_adapters
 from airflow_provider_raydatallm.processor.engines.load_engine import load_engine
+from airflow_provider_raydatallm.processor.gates.own_checks import load_check
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, RayCluster
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input, short_hash
 from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
@@ -241,8 +242,8 @@ def inspect_slice(
     if plan is None:
         survey = survey_input(job, listing, known)
         plan = survey.base
-    for check in job.quality.checks:  # before a row is paid
-        load_function(check)
+    for check in job.quality.own_checks:  # before a row is paid
+        load_check(check)
     shape = open_parser(job, load_function(job.postprocess), plan.columns)
     if survey is not None and survey.has_rows and survey.only_in_table:
         _check_request_columns(job, survey, adapters)

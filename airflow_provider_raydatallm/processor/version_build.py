@@ -18,9 +18,9 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError, log_t
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
-from airflow_provider_raydatallm.processor.gates.checks import CheckPlan, run_check
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.gatekeeper import pass_gates
+from airflow_provider_raydatallm.processor.gates.own_checks import CheckPlan, run_check
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import with_table_types
@@ -234,13 +234,13 @@ class VersionBuild:
         return staged.with_gates(pass_gates(self.job, slice_))
 
     def check_rows(self, cluster: Cluster, files: Sequence[str]) -> dict[str, float]:
-        """Returns what the functions of gates say.
+        """Returns what the own checks of gates say.
 
         :param files: addresses of the staged rows.
         """
-        checks = self.job.quality.checks
+        checks = self.job.quality.own_checks
         plans = [CheckPlan(check, tuple(files)) for check in checks]
-        said = cluster.build_parts(run_check, plans, timeout=self.job.limits.stall) if plans else []
+        said = cluster.run_tasks(run_check, plans, timeout=self.job.limits.stall) if plans else []
         return dict(zip(checks, said, strict=True))
 
     def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:
@@ -540,5 +540,5 @@ class _Run:
             build.follows,
             self.lease,
         ).stage(
-            partial(self.cluster.build_parts, timeout=build.job.limits.stall), report_of, keep_days=keep_days
+            partial(self.cluster.run_tasks, timeout=build.job.limits.stall), report_of, keep_days=keep_days
         )

@@ -14,7 +14,7 @@ from typing import Any, cast
 import pydantic
 
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
-from airflow_provider_raydatallm.contract.spec.gate import OF_LABEL
+from airflow_provider_raydatallm.contract.spec.gate import OF_LABEL, OF_SQL
 from airflow_provider_raydatallm.contract.spec.leaves import moved_argument, nearest_argument
 from airflow_provider_raydatallm.contract.spec.limits import TaskLimits
 from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS
@@ -208,7 +208,9 @@ def written_checks(quality: Any) -> list[str]:
     """Returns the functions that gates ask, where they are written as they are."""
     gates = quality.get("gates") if isinstance(quality, Mapping) else None
     figures = [gate.get("of") for gate in gates or () if isinstance(gate, Mapping)] if gates else []
-    return [of for of in figures if isinstance(of, str) and ":" in of and not of.startswith(OF_LABEL)]
+    return [
+        of for of in figures if isinstance(of, str) and ":" in of and not of.startswith((OF_LABEL, OF_SQL))
+    ]
 
 
 def check_checks(written: Mapping[str, Any], checks: Collection[str]) -> None:

@@ -68,8 +68,10 @@ class InProcess:
         finally:
             writer.close()
 
-    def build_parts(self, build: Callable[[Any], Any], parts: Iterable[Any], timeout: float) -> Iterable[Any]:
-        return [build(p) for p in parts]
+    def run_tasks(
+        self, function: Callable[[Any], Any], inputs: Iterable[Any], timeout: float
+    ) -> Iterable[Any]:
+        return [function(one) for one in inputs]
 
 
 def run_in_process(job: SliceJob, cluster: InProcess | None = None) -> Report:

@@ -15,6 +15,8 @@ Share = Literal[
 ]
 #: Before the label whose share of the rows is meant.
 OF_LABEL = "label:"
+#: Before a query in SQL.
+OF_SQL = "sql:"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 #: What a gate may look at beside a share, or the share of a label.
 OTHERS = ("rows", "output_tokens", "confidence", "top_label", "labels")
@@ -35,8 +37,9 @@ class Gate(Contract):
     of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer,
         failed attempts included), "confidence" (the labels' mean probability), "label:<label>" (that label's
         share), "top_label" (the share of the commonest), or "labels": how far the shares of all labels moved
-        (total variation: half the sum of the differences, from 0 to 1). Or `"package.module:function"`: the
-        number that it returns of the answered rows, which it is given as a `pyarrow.dataset.Dataset`.
+        (total variation: half the sum of the differences, from 0 to 1). Or an own check of the answered rows:
+        `"sql:SELECT avg(length(summary)) FROM answers"`, which DuckDB runs, or `"package.module:function"`,
+        which is given them as a `pyarrow.dataset.Dataset`, and returns a number.
     max, min: what it may be. Shares are from 0 to 1.
     against: judges what changed since so many slices before it in the table, by their dates, or where keys
         are none by the keys: of what is no share the ratio to the median of theirs, of a share the
@@ -59,10 +62,11 @@ class Gate(Contract):
     def _check_figure(cls, value: str) -> str:
         known = (*Share.__args__, *OTHERS)  # type: ignore[attr-defined]
         is_label = value.startswith(OF_LABEL) and value != OF_LABEL
-        if value not in known and not is_label and not _FUNCTION.fullmatch(value):
+        is_query = bool(value.removeprefix(OF_SQL).strip()) and value.startswith(OF_SQL)
+        if value not in known and not is_label and not is_query and not _FUNCTION.fullmatch(value):
             raise ValueError(
-                f"{value!r} is no figure of a slice: give one of {', '.join(known)}, {OF_LABEL}<label>, or "
-                '"package.module:function"'
+                f"{value!r} is no figure of a slice: give one of {', '.join(known)}, {OF_LABEL}<label>, "
+                f'"{OF_SQL}SELECT ... FROM answers", or "package.module:function"'
             )
         return value
 
@@ -90,13 +94,18 @@ class Gate(Contract):
         return self
 
     @property
-    def check(self) -> str | None:
+    def is_own_check(self) -> bool:
+        """Whether the answered rows are read for it."""
+        return ":" in self.of and self.label is None
+
+    @property
+    def function(self) -> str | None:
         """The function that is meant, if any."""
-        return self.of if ":" in self.of and self.label is None else None
+        return self.of if self.is_own_check and not self.of.startswith(OF_SQL) else None
 
     @property
     def is_share(self) -> bool:
-        return self.of not in _NUMBERS and self.check is None
+        return self.of not in _NUMBERS and not self.is_own_check
 
     @property
     def is_of_labels(self) -> bool:

@@ -61,9 +61,14 @@ class Quality(Group):
     )
 
     @property
-    def checks(self) -> list[str]:
-        """The functions that gates ask, each once."""
-        return list(dict.fromkeys(gate.check for gate in self.gates if gate.check is not None))
+    def own_checks(self) -> list[str]:
+        """Functions and queries that gates ask of the answered rows, each once."""
+        return list(dict.fromkeys(gate.of for gate in self.gates if gate.is_own_check))
+
+    @property
+    def functions(self) -> list[str]:
+        """The functions among them."""
+        return list(dict.fromkeys(gate.function for gate in self.gates if gate.function is not None))
 
 
 class TaskQuality(Quality):

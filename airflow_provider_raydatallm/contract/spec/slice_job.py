@@ -376,7 +376,7 @@ class SliceJob(Contract):
     @property
     def runs_user_code(self) -> bool:
         """Whether code of users runs around the engine."""
-        functions = self.preprocess is not None or self.postprocess is not None or self.quality.checks
+        functions = self.preprocess is not None or self.postprocess is not None or self.quality.functions
         return (
             bool(functions)
             or self.engine.is_users_code

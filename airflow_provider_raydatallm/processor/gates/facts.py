@@ -29,7 +29,7 @@ class Facts:
     :ivar tokens: likewise.
     :ivar known: rows that count, of which that is known: there may be more where the count is None.
     :ivar confidence: the mean probability of labels; None where there is none.
-    :ivar checks: what functions said, by their references.
+    :ivar checks: what own checks said, by what they are.
     :ivar labels: the rows with each label.
     :ivar has_all_labels: whether no other label has a row.
     """
@@ -46,7 +46,7 @@ class Facts:
     def of_commit(cls, body: Mapping[str, Any]) -> Facts:
         """
         :param body: of a commit, of which `report`, `known`, `labels`, `confidence` and `checks` count. What
-            functions said of a published version, its gates have.
+            own checks said of a published version, its gates have.
         :raises ValueError: when no run counted that.
         """
         counts = _COUNTS.validate_python(body["report"]["counts"])

@@ -102,8 +102,8 @@ class Labels(Figure):
 def figure_of(gate: Gate) -> Figure:
     if gate.label is not None:
         return ShareOfLabel(gate.label)
-    if (check := gate.check) is not None:
-        return Number(lambda slice_: slice_.checks.get(check))
+    if gate.is_own_check:
+        return Number(lambda slice_: slice_.checks.get(gate.of))
     others: Mapping[str, Figure] = {
         "rows": Number(lambda slice_: float(slice_.planned)),
         "output_tokens": Number(lambda slice_: slice_.output_tokens),

@@ -125,12 +125,12 @@ class Cluster(Protocol):
         :param on_update: called every second; ends the run by raising.
         """
 
-    def build_parts(
-        self, build: Callable[[Asked], Told], parts: Iterable[Asked], timeout: float
+    def run_tasks(
+        self, function: Callable[[Asked], Told], inputs: Iterable[Asked], timeout: float
     ) -> Iterable[Told]:
-        """Calls `build` on each part, in parallel.
+        """Calls the function on each input, in parallel, and returns its results in their order.
 
-        :param timeout: seconds without a finished part, after which this raises.
+        :param timeout: seconds in which no call ended, after which this raises.
         """
 
 
@@ -189,23 +189,26 @@ class RayCluster:
         finally:
             slot.release()
 
-    def build_parts(
-        self, build: Callable[[Asked], Told], parts: Iterable[Asked], timeout: float
+    def run_tasks(
+        self, function: Callable[[Asked], Told], inputs: Iterable[Asked], timeout: float
     ) -> Iterable[Told]:
         import ray
 
         connect_to_ray()
-        remote: Any = ray.remote(build)
-        tasks = left = [remote.remote(part) for part in parts]
-        built: dict[Any, Told] = {}
+        remote: Any = ray.remote(function)
+        tasks = left = [remote.remote(one) for one in inputs]
+        told: dict[Any, Told] = {}
         with _errors_of_tasks(Exception):
             while left:
                 done, left = wait_for_refs(left, num_returns=1, timeout_s=timeout)
                 if not done:
-                    event, waiting = f"no part was built for {timeout:g} s", f"{len(left):,} wait"
+                    event, waiting = (
+                        f"no call of {function.__name__} ended for {timeout:g} s",
+                        f"{len(left):,} wait",
+                    )
                     raise stall_error(event, waiting, describe_waiting())
-                built |= zip(done, ray.get(done, timeout=timeout), strict=True)
-        return [built[task] for task in tasks]
+                told |= zip(done, ray.get(done, timeout=timeout), strict=True)
+        return [told[task] for task in tasks]
 
 
 def _fits_one_process(engine: Engine, missing: MissingRows) -> bool:

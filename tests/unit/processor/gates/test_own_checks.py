@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -112,3 +113,70 @@ def test_function_that_is_not_there_is_told_before_a_row_is_answered(job: SliceJ
         with pytest.raises(SliceError):
             run_in_process(changed(job, quality__gates=gates), cluster)
     assert cluster.answered == 0
+
+
+def of_sql(job: SliceJob, query: str, **gate: Any) -> SliceJob:
+    return changed(job, quality__gates=[{"of": f"sql:{query}", **gate}])
+
+
+def test_number_of_a_query_is_judged_as_another_figure(job: SliceJob) -> None:
+    cluster = InProcess()
+    with pytest.raises(SliceError, match=r"sql:SELECT count\(\*\) FROM answers is 3, above max 2"):
+        run_in_process(of_sql(job, "SELECT count(*) FROM answers", max=2), cluster)
+    query = "WITH ours AS (SELECT * FROM answers WHERE name > 'n0') SELECT avg(length(name)) FROM ours"
+    report = run_in_process(of_sql(job, query, max=2), cluster)
+    assert [(gate.value, gate.verdict) for gate in report.gates or ()] == [(2, "passed")]
+    assert cluster.answered == 4
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("SELCT 1", "is not one SELECT: Parser Error"),
+        ("SELECT 1; SELECT 2", "is not one SELECT"),
+        ("COPY answers TO '/tmp/copy.csv'", "is not one SELECT"),
+        ("-- nothing", "is not one SELECT"),
+    ],
+)
+def test_text_that_is_no_query_is_refused_before_a_row_is_answered(
+    job: SliceJob, query: str, says: str
+) -> None:
+    cluster = InProcess()
+    with pytest.raises(SliceError, match=says):
+        run_in_process(of_sql(job, query, max=1), cluster)
+    assert cluster.answered == 0
+
+
+def test_cluster_without_duckdb_is_told_before_a_row_is_answered(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    cluster = InProcess()
+    with pytest.raises(SliceError, match="needs DuckDB, which the Ray cluster lacks"):
+        run_in_process(of_sql(job, "SELECT 1 FROM answers", max=1), cluster)
+    assert cluster.answered == 0
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("SELECT none FROM answers", "raised a BinderException"),
+        ("SELECT name::INT FROM answers", "raised a ConversionException"),
+        ("SELECT name FROM answers LIMIT 1", "returned a str"),
+        ("SELECT avg(length(name)) FROM answers WHERE name = ''", "returned a NoneType"),
+        ("SELECT length(name) FROM answers", r"found several rows of 1 column\(s\)"),
+        ("SELECT count(*) FROM answers HAVING count(*) > 9", r"found 0 row\(s\) of 1 column\(s\)"),
+        ("SELECT 1, 2 FROM answers LIMIT 1", r"found 1 row\(s\) of 2 column\(s\)"),
+        ("SELECT count(*) FROM read_csv('/etc/passwd')", "raised a PermissionException"),
+        ("SELECT count(*) FROM read_parquet('s3://bucket/x')", "raised a (Permission|Missing)"),
+        ("SELECT count(*) FROM plan", "raised a CatalogException"),
+    ],
+)
+def test_query_that_gives_no_number_publishes_nothing(job: SliceJob, query: str, says: str) -> None:
+    cluster = InProcess()
+    with pytest.raises(SliceError, match=says) as raised:
+        run_in_process(of_sql(job, query, min=0, then="warn"), cluster)
+    assert "n1" not in str(raised.value.failure.without_row_texts())
+    assert files(job) == []
+    assert run_in_process(of_sql(job, "SELECT count(*) FROM answers", min=0), cluster).outcome == "published"
+    assert cluster.answered == 4

@@ -720,7 +720,7 @@ def test_run_cannot_choose_the_code_of_a_gate(rendered: Any) -> None:
             spec_of(task)
     task = operator(quality=own, slice_key="k", code_paths=[])
     task.quality = {"gates": [{"of": "own:check", "max": "3"}]}  # another limit may be rendered
-    assert spec_of(task).quality.checks == ["own:check"]
+    assert spec_of(task).quality.functions == ["own:check"]
 
 
 def test_code_of_a_gate_is_sent_and_changes_no_answer(

@@ -49,9 +49,9 @@ from airflow_provider_raydatallm.processor.publish.quarantine_limits import (
     exceeded_limit,
 )
 from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
-from airflow_provider_raydatallm.processor.publish.stage import Staging
+from airflow_provider_raydatallm.processor.publish.stage import Staging, counted
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
-from airflow_provider_raydatallm.processor.publish.value_counts import committed
+from airflow_provider_raydatallm.processor.publish.value_spread import check_measured_columns
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.sizing.checks import check_request
@@ -137,6 +137,7 @@ class VersionBuild:
         :raises SliceError: when what would be published has a column that Parquet cannot hold, or others than
             the table.
         """
+        check_measured_columns(self.job, fields)
         fields = [*fields, *detail_columns(self.job)]
         check_columns(self.job, self.plan, fields)
         if self.job.publish.on_schema_change == "fail":
@@ -224,6 +225,8 @@ class VersionBuild:
 
         :raises SliceError: when they stop it.
         """
+        if not staged.version.body.get("spreads", {}).keys() >= set(self.job.quality.measured_columns):
+            raise UnusableError(f"{staged.name} lacks what gates look at: it is staged anew")
         try:
             located = staged.locate(self.folders)
             files = [store.path(name) for store, name in (located[file] for file in staged.version.files)]
@@ -504,14 +507,11 @@ class _Run:
                 startup_s=startup_s,
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
             )
-            labels = committed(build.job, published, totals.labels)
             slice_ = Facts.of_commit(
                 {
                     "report": report.model_dump(),
-                    "known": dict(totals.known),
-                    "labels": labels,
-                    "confidence": totals.confidence,
                     "checks": build.check_rows(self.cluster, files),
+                    **counted(build.job, published, totals),
                 }
             )
             return report.model_copy(update={"gates": pass_gates(build.job, slice_)})

@@ -15,6 +15,8 @@ Share = Literal[
 ]
 #: Before the label whose share of the rows is meant.
 OF_LABEL = "label:"
+#: Before a column of the answers.
+OF_MEDIAN, OF_SPREAD = "median:", "spread:"
 #: Before a query in SQL.
 OF_SQL = "sql:"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
@@ -37,13 +39,16 @@ class Gate(Contract):
     of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer,
         failed attempts included), "confidence" (the labels' mean probability), "label:<label>" (that label's
         share), "top_label" (the share of the commonest), or "labels": how far the shares of all labels moved
-        (total variation: half the sum of the differences, from 0 to 1). Or an own check of the answered rows:
+        (total variation: half the sum of the differences, from 0 to 1). "median:<column>": of the answers'
+        numbers, or of the lengths of their texts in characters, to two digits; "spread:<column>": how far
+        all of these moved (population stability index over tenths of the earlier ones: 0.1 is little, 0.25
+        much; counted from the first slice on that has the gate). Or an own check of the answered rows:
         `"sql:SELECT avg(length(summary)) FROM answers"`, which DuckDB runs, or `"package.module:function"`,
         which is given them as a `pyarrow.dataset.Dataset`, and returns a number.
     max, min: what it may be. Shares are from 0 to 1.
     against: judges what changed since so many slices before it in the table, by their dates, or where keys
         are none by the keys: of what is no share the ratio to the median of theirs, of a share the
-        difference from it, of "labels" the distance from all of their rows together.
+        difference from it, of "labels" and "spread" the distance from all of their rows together.
     same: "weekday" compares only with slices of the same day of the week.
     then: `fail` publishes nothing, and keeps the answered rows: another limit judges them again, and asks
         the model nothing. `hold` leaves it to a person, who approves or rejects the slice; it does so also
@@ -61,12 +66,15 @@ class Gate(Contract):
     @classmethod
     def _check_figure(cls, value: str) -> str:
         known = (*Share.__args__, *OTHERS)  # type: ignore[attr-defined]
-        is_label = value.startswith(OF_LABEL) and value != OF_LABEL
-        is_query = bool(value.removeprefix(OF_SQL).strip()) and value.startswith(OF_SQL)
-        if value not in known and not is_label and not is_query and not _FUNCTION.fullmatch(value):
+        is_of_some = any(
+            value.startswith(kind) and value.removeprefix(kind).strip()
+            for kind in (OF_LABEL, OF_MEDIAN, OF_SPREAD, OF_SQL)
+        )
+        if value not in known and not is_of_some and not _FUNCTION.fullmatch(value):
             raise ValueError(
                 f"{value!r} is no figure of a slice: give one of {', '.join(known)}, {OF_LABEL}<label>, "
-                f'"{OF_SQL}SELECT ... FROM answers", or "package.module:function"'
+                f'{OF_MEDIAN}<column>, {OF_SPREAD}<column>, "{OF_SQL}SELECT ... FROM answers", or '
+                '"package.module:function"'
             )
         return value
 
@@ -87,16 +95,16 @@ class Gate(Contract):
             raise ValueError(
                 f"the gate of {self.of!r} says same={self.same!r}, and compares with no slices: give against="
             )
-        if self.of == "labels" and self.against is None:
+        if (self.of == "labels" or self.of.startswith(OF_SPREAD)) and self.against is None:
             raise ValueError(
-                "the gate of 'labels' has nothing to compare with: give against=, such as 7 slices"
+                f"the gate of {self.of!r} has nothing to compare with: give against=, such as 7 slices"
             )
         return self
 
     @property
     def is_own_check(self) -> bool:
         """Whether the answered rows are read for it."""
-        return ":" in self.of and self.label is None
+        return ":" in self.of and self.label is None and self.column is None
 
     @property
     def function(self) -> str | None:
@@ -105,7 +113,13 @@ class Gate(Contract):
 
     @property
     def is_share(self) -> bool:
-        return self.of not in _NUMBERS and not self.is_own_check
+        return self.of not in _NUMBERS and not self.is_own_check and self.column is None
+
+    @property
+    def column(self) -> str | None:
+        """The column of the answers whose numbers or texts are meant, if any."""
+        kind, colon, name = self.of.partition(":")
+        return name if kind + colon in (OF_MEDIAN, OF_SPREAD) else None
 
     @property
     def is_of_labels(self) -> bool:

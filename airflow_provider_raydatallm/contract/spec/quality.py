@@ -66,6 +66,11 @@ class Quality(Group):
         return list(dict.fromkeys(gate.of for gate in self.gates if gate.is_own_check))
 
     @property
+    def measured_columns(self) -> list[str]:
+        """Columns of the answers whose numbers or lengths gates look at, each once."""
+        return list(dict.fromkeys(gate.column for gate in self.gates if gate.column is not None))
+
+    @property
     def functions(self) -> list[str]:
         """The functions among them."""
         return list(dict.fromkeys(gate.function for gate in self.gates if gate.function is not None))

@@ -3,6 +3,7 @@ says is checked before it is believed. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -20,6 +21,7 @@ _CHECKS = TypeAdapter(dict[str, float], config=_STRICT)
 _GATES = TypeAdapter(list[GateVerdict])
 _SHARE = TypeAdapter(Annotated[float, Field(ge=0, le=1)] | None, config=_STRICT)
 _LABELS = TypeAdapter(dict[str, _SomeRows] | None, config=_STRICT)
+_SPREADS = TypeAdapter(dict[str, dict[str, _SomeRows]], config=_STRICT)
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Facts:
     :ivar checks: what own checks said, by what they are.
     :ivar labels: the rows with each label.
     :ivar has_all_labels: whether no other label has a row.
+    :ivar spreads: of columns, the rows with each number or length.
     """
 
     counts: Mapping[str, int | None]
@@ -41,12 +44,13 @@ class Facts:
     checks: Mapping[str, float]
     labels: Mapping[str, int]
     has_all_labels: bool
+    spreads: Mapping[str, Mapping[float, int]]
 
     @classmethod
     def of_commit(cls, body: Mapping[str, Any]) -> Facts:
         """
-        :param body: of a commit, of which `report`, `known`, `labels`, `confidence` and `checks` count. What
-            own checks said of a published version, its gates have.
+        :param body: of a commit, of which `report`, `known`, `labels`, `confidence`, `spreads` and `checks`
+            count. What own checks said of a published version, its gates have.
         :raises ValueError: when no run counted that.
         """
         counts = _COUNTS.validate_python(body["report"]["counts"])
@@ -61,7 +65,13 @@ class Facts:
         said = _GATES.validate_python(body["report"].get("gates") or [])
         checks = {gate.of: gate.figure for gate in said if gate.figure is not None}
         checks |= _CHECKS.validate_python(body.get("checks") or {})
-        return cls(counts, tokens, known, confidence, checks, all_labels or named, has_all)
+        spreads = {
+            column: {float(value): rows for value, rows in counted.items()}
+            for column, counted in _SPREADS.validate_python(body.get("spreads") or {}).items()
+        }
+        if not all(math.isfinite(value) for counted in spreads.values() for value in counted):
+            raise ValueError("it has a value that is no finite number")
+        return cls(counts, tokens, known, confidence, checks, all_labels or named, has_all, spreads)
 
     @property
     def planned(self) -> int:

@@ -186,9 +186,7 @@ class Staging:
             "question": self.checkpoint.question,
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
-            "known": dict(totals.known),
-            "labels": committed(self.job, self.fields, totals.labels),
-            "confidence": totals.confidence,
+            **counted(self.job, self.fields, totals),
         }
         open_sink(self.folders).prepare(staged)
         return document_of(
@@ -227,6 +225,7 @@ class Staging:
                 input=units[group[0]].file.path if self.job.publish.file_per_input and group else None,
                 labels=label_column(self.job),
                 probability=probability_column(self.job),
+                measured=self.job.quality.measured_columns,
                 details=detail_columns(self.job),
                 metadata=_known_of_file(self.job),
             )
@@ -248,6 +247,19 @@ class Staging:
             by_file.setdefault(unit.file.path, []).append(index)
         groups = [group for file in by_file.values() for group in _split(file, sizes, _MAX_FILE_BYTES)]
         return groups or [[]]
+
+
+def counted(job: SliceJob, fields: Iterable[pa.Field], totals: Totals) -> dict[str, object]:
+    """Returns what a commit says beside its report, for gates of this slice and of later ones.
+
+    :param fields: published columns.
+    """
+    return {
+        "known": dict(totals.known),
+        "labels": committed(job, fields, totals.labels),
+        "confidence": totals.confidence,
+        "spreads": {column: dict(rows) for column, rows in totals.spreads.items()},
+    }
 
 
 def _known_of_file(job: SliceJob) -> dict[str, str]:

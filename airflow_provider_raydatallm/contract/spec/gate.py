@@ -16,7 +16,7 @@ Share = Literal[
 #: Before the label whose share of the rows is meant.
 OF_LABEL = "label:"
 #: Before a column of the answers.
-OF_MEDIAN, OF_SPREAD = "median:", "spread:"
+OF_EMPTY, OF_MEDIAN, OF_SPREAD = "empty:", "median:", "spread:"
 #: Before a query in SQL.
 OF_SQL = "sql:"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
@@ -39,12 +39,13 @@ class Gate(Contract):
     of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer,
         failed attempts included), "confidence" (the labels' mean probability), "label:<label>" (that label's
         share), "top_label" (the share of the commonest), or "labels": how far the shares of all labels moved
-        (total variation: half the sum of the differences, from 0 to 1). "median:<column>": of the answers'
-        numbers, or of the lengths of their texts in characters, to two digits; "spread:<column>": how far
-        all of these moved (population stability index over tenths of the earlier ones: 0.1 is little, 0.25
-        much; counted from the first slice on that has the gate). Or an own check of the answered rows:
-        `"sql:SELECT avg(length(summary)) FROM answers"`, which DuckDB runs, or `"package.module:function"`,
-        which is given them as a `pyarrow.dataset.Dataset`, and returns a number.
+        (total variation: half the sum of the differences, from 0 to 1). "empty:<column>": the share of the
+        answers without a text there. "median:<column>": of its numbers, or of the lengths of its texts in
+        characters, to two digits; "spread:<column>": how far all of these moved (population stability index
+        over tenths of the earlier ones: 0.1 is little, 0.25 much; counted from the first slice on that has
+        the gate). Or an own check of the answered rows: `"sql:SELECT avg(length(summary)) FROM answers"`,
+        which DuckDB runs, or `"package.module:function"`, which is given them as a
+        `pyarrow.dataset.Dataset`, and returns a number.
     max, min: what it may be. Shares are from 0 to 1.
     against: judges what changed since so many slices before it in the table, by their dates, or where keys
         are none by the keys: of what is no share the ratio to the median of theirs, of a share the
@@ -68,13 +69,13 @@ class Gate(Contract):
         known = (*Share.__args__, *OTHERS)  # type: ignore[attr-defined]
         is_of_some = any(
             value.startswith(kind) and value.removeprefix(kind).strip()
-            for kind in (OF_LABEL, OF_MEDIAN, OF_SPREAD, OF_SQL)
+            for kind in (OF_LABEL, OF_EMPTY, OF_MEDIAN, OF_SPREAD, OF_SQL)
         )
         if value not in known and not is_of_some and not _FUNCTION.fullmatch(value):
             raise ValueError(
                 f"{value!r} is no figure of a slice: give one of {', '.join(known)}, {OF_LABEL}<label>, "
-                f'{OF_MEDIAN}<column>, {OF_SPREAD}<column>, "{OF_SQL}SELECT ... FROM answers", or '
-                '"package.module:function"'
+                f"{OF_EMPTY}<column>, {OF_MEDIAN}<column>, {OF_SPREAD}<column>, "
+                f'"{OF_SQL}SELECT ... FROM answers", or "package.module:function"'
             )
         return value
 
@@ -113,13 +114,14 @@ class Gate(Contract):
 
     @property
     def is_share(self) -> bool:
-        return self.of not in _NUMBERS and not self.is_own_check and self.column is None
+        is_number = self.of in _NUMBERS or self.is_own_check
+        return not is_number and not self.of.startswith((OF_MEDIAN, OF_SPREAD))
 
     @property
     def column(self) -> str | None:
         """The column of the answers whose numbers or texts are meant, if any."""
         kind, colon, name = self.of.partition(":")
-        return name if kind + colon in (OF_MEDIAN, OF_SPREAD) else None
+        return name if kind + colon in (OF_EMPTY, OF_MEDIAN, OF_SPREAD) else None
 
     @property
     def is_of_labels(self) -> bool:

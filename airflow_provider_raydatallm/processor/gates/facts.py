@@ -84,6 +84,13 @@ class Facts:
         answered, tokens = (self.counts["succeeded"] or 0) - shared, self.tokens.get("output")
         return tokens / answered if tokens and answered > 0 and not self.counts.get("uncounted") else None
 
+    def share_without_text(self, column: str) -> float | None:
+        """Of the answers; None where there are none, or their lengths were not counted."""
+        answered, lengths = self.counts["succeeded"], self.spreads.get(column)
+        if not answered or lengths is None:
+            return None
+        return 1 - sum(rows for length, rows in lengths.items() if length) / answered
+
     @property
     def label_shares(self) -> Mapping[str, float] | None:
         """Of the answers; None where there are none, or they have no labels."""

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from airflow_provider_raydatallm.contract.spec.gate import OF_MEDIAN, Gate
+from airflow_provider_raydatallm.contract.spec.gate import OF_EMPTY, OF_MEDIAN, OF_SPREAD, Gate
 from airflow_provider_raydatallm.processor.gates import spread
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 
@@ -100,6 +100,13 @@ class Labels(Figure):
         return sum(abs(now[name] / rows - then[name] / rows_then) for name in now.keys() | then.keys()) / 2
 
 
+class Empty(Fact):
+    """The share of the answers without a text in a column."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(lambda slice_: slice_.share_without_text(column))
+
+
 class Median(Number):
     """Of a column's numbers, or of the lengths of its texts."""
 
@@ -128,7 +135,8 @@ def figure_of(gate: Gate) -> Figure:
     if gate.label is not None:
         return ShareOfLabel(gate.label)
     if (column := gate.column) is not None:
-        return Median(column) if gate.of.startswith(OF_MEDIAN) else Spread(column)
+        kinds = {OF_EMPTY: Empty, OF_MEDIAN: Median, OF_SPREAD: Spread}
+        return kinds[gate.of.removesuffix(column)](column)
     if gate.is_own_check:
         return Number(lambda slice_: slice_.checks.get(gate.of))
     others: Mapping[str, Figure] = {

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.gate import OF_EMPTY
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 #: Beyond these all count as one, and below as zero: powers of ten end soon after.
@@ -20,15 +21,11 @@ _POWERS = np.array([float(f"1e{n - _ZEROTH}") for n in range(2 * _ZEROTH + 1)])
 
 def has_spread(type_: pa.DataType) -> bool:
     """Whether a column of that type holds numbers or texts."""
-    return any(
-        is_kind(type_)
-        for is_kind in (
-            pa.types.is_integer,
-            pa.types.is_floating,
-            pa.types.is_string,
-            pa.types.is_large_string,
-        )
-    )
+    return pa.types.is_integer(type_) or pa.types.is_floating(type_) or _is_text(type_)
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_string(type_) or pa.types.is_large_string(type_))
 
 
 def check_measured_columns(job: SliceJob, fields: Sequence[pa.Field]) -> None:
@@ -37,17 +34,20 @@ def check_measured_columns(job: SliceJob, fields: Sequence[pa.Field]) -> None:
     :raises SliceError: when a gate looks at a column that is none of them, or of another type.
     """
     types = {field.name: field.type for field in fields}
-    for name in job.quality.measured_columns if types else ():
+    for gate in job.quality.gates if types else ():
+        if (name := gate.column) is None:
+            continue
         if name not in types:
             raise SliceError(
-                f"quality.gates looks at the column {name!r}, which is none of the answers: "
+                f"quality.gates says {gate.of!r}, and {name!r} is no column of the answers: they have "
                 f"{', '.join(map(repr, types))}",
                 kind="input",
             )
-        if not has_spread(types[name]) and not pa.types.is_null(types[name]):
+        is_measured = _is_text if gate.of.startswith(OF_EMPTY) else has_spread
+        if not is_measured(types[name]) and not pa.types.is_null(types[name]):
+            known = "a text may be empty" if is_measured is _is_text else "numbers and texts have one"
             raise SliceError(
-                f"quality.gates looks at the column {name!r} of type {types[name]}: numbers and texts have a "
-                "median and a spread",
+                f"quality.gates says {gate.of!r}, and {name!r} is a column of type {types[name]}: {known}",
                 kind="input",
             )
 
@@ -58,7 +58,7 @@ def count_spread(table: pa.Table, name: str) -> Counter[str]:
     if name not in table.column_names or not has_spread(table.schema.field(name).type):
         return Counter()
     column = table.column(name)
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+    if _is_text(column.type):
         column = pc.utf8_length(column)
     values = pc.drop_null(column).cast(pa.float64(), safe=False).to_numpy()
     values = np.clip(values[np.isfinite(values)], -_LARGEST, _LARGEST)

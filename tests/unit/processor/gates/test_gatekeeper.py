@@ -176,6 +176,13 @@ def test_lengths_of_answers_are_compared_with_those_of_slices_before(job: SliceJ
         run_in_process(changed(job, slice_key="2026-01-05"), cluster)
 
 
+def test_answers_without_a_text_are_counted(job: SliceJob, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["a", "", "", "b"]}), tmp_path / "in" / "a.parquet")
+    job = changed(with_gates(job, {"of": "empty:answer", "max": 0.25}), prompt="{name}")
+    with pytest.raises(SliceError, match=r"empty:answer is 0\.5, above max 0\.25"):
+        run_in_process(job, InProcess(answer=answer_own_name))
+
+
 def test_held_version_is_staged_again_where_a_gate_looks_at_what_was_not_counted(job: SliceJob) -> None:
     cluster = InProcess()
     held = run_in_process(with_gates(job, {"of": "rows", "then": "hold"}), cluster)
@@ -188,19 +195,22 @@ def test_held_version_is_staged_again_where_a_gate_looks_at_what_was_not_counted
 
 
 @pytest.mark.parametrize(
-    ("fields", "column", "why"),
+    ("fields", "figure", "why"),
     [
-        ({}, "text", "the column 'text', which is none of the answers: 'answer'"),
+        ({}, "median:text", "'text' is no column of the answers: they have 'answer'"),
         ({"output_mode": "columns", "output_schema": {
             "type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]
-        }}, "ok", "the column 'ok' of type bool"),
+        }}, "median:ok", "says 'median:ok', and 'ok' is a column of type bool: numbers and texts have one"),
+        ({"output_mode": "columns", "output_schema": {
+            "type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]
+        }}, "empty:n", "a column of type double: a text may be empty"),
     ],
 )  # fmt: skip
 def test_gate_of_a_column_without_a_median_is_refused_before_a_row_is_answered(
-    job: SliceJob, fields: dict[str, Any], column: str, why: str
+    job: SliceJob, fields: dict[str, Any], figure: str, why: str
 ) -> None:
     cluster = InProcess()
-    gate = {"of": f"median:{column}", "max": 1}
+    gate = {"of": figure, "max": 1}
     with pytest.raises(SliceError, match=why):
         run_in_process(changed(with_gates(job, gate), **fields), cluster)
     assert cluster.answered == 0

@@ -19,7 +19,7 @@ class GateVerdict(Contract):
     """
 
     of: str
-    value: float | None
+    value: float | None = None
     figure: float | None = None
     max: float | None = None
     min: float | None = None

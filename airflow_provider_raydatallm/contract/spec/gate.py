@@ -15,8 +15,8 @@ Share = Literal[
 #: Before the label whose share of the rows is meant.
 OF_LABEL = "label:"
 #: What a gate may look at beside a share, or the share of a label.
-OTHERS = ("rows", "output_tokens", "confidence", "top_label", "labels")
-_OF_LABELS = OTHERS[2:]
+OTHERS = ("rows", "output_tokens", "golden", "confidence", "top_label", "labels")
+_OF_LABELS = OTHERS[3:]
 #: Those that are no shares.
 _NUMBERS = OTHERS[:2]
 #: How many slices a history has at most: each is a read of its commit.
@@ -31,13 +31,15 @@ class Gate(Contract):
     """A limit of one figure of a slice.
 
     of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer,
-        failed attempts included), "confidence" (the labels' mean probability), "label:<label>" (that label's
-        share), "top_label" (the share of the commonest), or "labels": how far the shares of all labels moved
-        (total variation: half the sum of the differences, from 0 to 1).
+        failed attempts included), "golden" (the share of the rows of `quality.golden` that is right),
+        "confidence" (the labels' mean probability), "label:<label>" (that label's share), "top_label" (the
+        share of the commonest), or "labels": how far the shares of all labels moved (total variation: half
+        the sum of the differences, from 0 to 1).
     max, min: what it may be. Shares are from 0 to 1.
     against: judges what changed since so many slices before it in the table, by their dates, or where keys
         are none by the keys: of "rows" and "output_tokens" the ratio to the median of theirs, of a share the
-        difference from it, of "labels" the distance from all of their rows together.
+        difference from it, of "labels" the distance from all of their rows together. Only slices with the
+        same golden files count for "golden".
     same: "weekday" compares only with slices of the same day of the week.
     then: `fail` publishes nothing, and keeps the answered rows: another limit judges them again, and asks
         the model nothing. `hold` leaves it to a person, who approves or rejects the slice; it does so also

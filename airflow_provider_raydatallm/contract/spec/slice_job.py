@@ -291,6 +291,11 @@ class SliceJob(Contract):
                     f"quality.gates has a gate of {gate.of!r}, and these answers are no labels: give "
                     "choices, or leave it out"
                 )
+            if gate.of == "golden" and self.quality.golden is None:
+                raise ValueError(
+                    "quality.gates has a gate of 'golden', and there are no golden rows: give "
+                    "quality.golden, or leave the gate out"
+                )
             if gate.of == "confidence" and not self.task.has_confidence:
                 raise ValueError(
                     "quality.gates has a gate of 'confidence', and no label has one: give "
@@ -437,7 +442,16 @@ class SliceJob(Contract):
 
     @property
     def resolved_input_path(self) -> str:
-        return self.input_path.replace("{slice}", encode_slice_key(self.slice_key))
+        return self._of_slice(self.input_path)
+
+    @property
+    def golden_path(self) -> str | None:
+        """Where the golden rows are."""
+        golden = self.quality.golden
+        return self._of_slice(golden.path) if golden is not None else None
+
+    def _of_slice(self, address: str) -> str:
+        return address.replace("{slice}", encode_slice_key(self.slice_key))
 
 
 def _as(value: Any, kind: type[_Kind]) -> _Kind:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from airflow_provider_raydatallm.contract.result.golden import GoldenFigures
 from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
 
 _Rows = Annotated[int, Field(ge=0, le=2**63 - 1)]
@@ -16,6 +17,7 @@ _SomeRows = Annotated[_Rows, Field(ge=1)]
 _STRICT = ConfigDict(strict=True, hide_input_in_errors=True)
 _COUNTS = TypeAdapter(dict[str, _Rows | None], config=_STRICT)
 _SHARE = TypeAdapter(Annotated[float, Field(ge=0, le=1)] | None, config=_STRICT)
+_GOLDEN = TypeAdapter(GoldenFigures | None)
 _LABELS = TypeAdapter(dict[str, _SomeRows] | None, config=_STRICT)
 
 
@@ -26,6 +28,7 @@ class Facts:
     :ivar tokens: likewise.
     :ivar known: rows that count, of which that is known: there may be more where the count is None.
     :ivar confidence: the mean probability of labels; None where there is none.
+    :ivar golden: of golden rows; None where there are none.
     :ivar labels: the rows with each label.
     :ivar has_all_labels: whether no other label has a row.
     """
@@ -34,6 +37,7 @@ class Facts:
     tokens: Mapping[str, int | None]
     known: Mapping[str, int | None]
     confidence: float | None
+    golden: GoldenFigures | None
     labels: Mapping[str, int]
     has_all_labels: bool
 
@@ -52,7 +56,8 @@ class Facts:
         known = _COUNTS.validate_python(body.get("known") or {})
         tokens = _COUNTS.validate_python(body["report"].get("tokens") or {})
         confidence = _SHARE.validate_python(body.get("confidence"))
-        return cls(counts, tokens, known, confidence, all_labels or named, has_all)
+        golden = _GOLDEN.validate_python(body["report"].get("golden"))
+        return cls(counts, tokens, known, confidence, golden, all_labels or named, has_all)
 
     @property
     def planned(self) -> int:

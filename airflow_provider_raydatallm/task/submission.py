@@ -53,7 +53,9 @@ _OF_ROWS = {leaf.group or leaf.path for leaf in LEAVES.values() if leaf.declared
 _PROMPTS = _OF_ROWS & LEAVES.keys() - COLLECTIONS
 _FIELD = re.compile(r"\{[^{}]+\}")
 #: Leaves that depend on the task beside those that it owns.
-_OF_SOME_TASKS = ("quality.on_too_long", "quality.max_invalid", "quality.repair", "quality.gates")
+_OF_SOME_TASKS = (
+    "quality.on_too_long", "quality.max_invalid", "quality.repair", "quality.golden", "quality.gates",
+)  # fmt: skip
 #: Leaves of a form, which may be empty.
 _MAY_BE_EMPTY = ("source.max_rows", "source.trial")
 #: Leaves of which None is a value.

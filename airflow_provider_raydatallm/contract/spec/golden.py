@@ -26,6 +26,7 @@ class Golden(Contract):
     @field_validator("path")
     @classmethod
     def _check_path(cls, value: str) -> str:
+        check_address(value)  # first: the others name it
         check_absolute("quality.golden", value)
         check_fields("quality.golden", value)
-        return check_address(value)
+        return value

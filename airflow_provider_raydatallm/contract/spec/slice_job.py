@@ -274,6 +274,11 @@ class SliceJob(Contract):
                 f"quality.{given[0]} is for answers that lack their shape, and these have none: give "
                 "choices, output_schema, regex or grammar, or leave it out"
             )
+        if quality.golden is not None and task.answers_vectors:
+            raise ValueError(
+                f"quality.golden compares answers with right ones, and task={task.kind!r} answers with "
+                "vectors: leave it out"
+            )
         if self.splits_answers and self.output_column != "answer":
             raise ValueError(
                 f"output_column is {self.output_column!r}, and with output_mode='columns' the columns have "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
+from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
 from tests.support.slice_files import answers, checkpoint_folders, files_below, metadata
@@ -96,9 +98,11 @@ def test_golden_rows_are_in_no_figure_of_the_slice_but_their_own(job: SliceJob) 
 def test_golden_rows_are_asked_once(job: SliceJob) -> None:
     cluster = Asks()
     job = with_golden(job, write(job))
+    assert re.search(r"golden rows +4, of which 4 are to be answered", as_table(plan_run(job, None)))
     stopped(job, cluster)
     assert len(cluster.texts) == len(NAMES) + 4
     cluster.texts.clear()
+    assert as_json(plan_run(job, None))["golden"] == {"rows": 4, "to_answer": 0}
     report = run_in_process(job, cluster)
     assert cluster.texts == []
     assert report.golden is not None

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from airflow_provider_raydatallm.contract.result.golden import MOST_CONFUSIONS
-from airflow_provider_raydatallm.contract.spec.golden import Golden
 from airflow_provider_raydatallm.processor.gates.golden_figures import (
     calibration_error,
     confusions,
@@ -57,12 +55,3 @@ def test_confusions_are_the_most_frequent_mistakes() -> None:
         ("a", "b", 3), ("b", "a", 3), ("c", None, 1),
     ]  # fmt: skip
     assert len(confusions((str(n), "x") for n in range(100))) == MOST_CONFUSIONS
-
-
-@pytest.mark.parametrize(
-    "path",
-    ["", "golden.csv", "https://host/golden.csv", "s3://user:secret@bucket/golden.csv", "/in/{ds}.csv"],
-)
-def test_path_of_golden_rows_is_one_that_the_cluster_finds(path: str) -> None:
-    with pytest.raises(ValidationError):
-        Golden(path=path)

@@ -35,6 +35,7 @@ from airflow_provider_raydatallm.processor.gates.golden_figures import (
 from airflow_provider_raydatallm.processor.inference.ray_cluster import InferencePlan
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.publishable import CheckedReader
 from airflow_provider_raydatallm.processor.input.survey import find_columns, survey_input
 from airflow_provider_raydatallm.processor.input.types.declared import parse_path
 from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
@@ -77,6 +78,7 @@ class GoldenRows:
             return None
         with _naming_them():
             golden = _find(inference, inference.job.golden_path)
+            CheckedReader(golden.plan, golden.columns).check_ahead(range(len(golden.plan.units)))
             golden._check_labels()
         return golden
 
@@ -161,8 +163,8 @@ class GoldenRows:
             rows=total,
             correct=correct,
             accuracy=correct / total,
-            low=low,
-            high=high,
+            low=round(low, 4),
+            high=round(high, 4),
             tokens=GoldenTokens(**found.tokens),
             confusion=confusions(found.pairs) if label is not None else None,
             calibration_error=calibration_error(found.probabilities, found.labels_are_right),

@@ -30,12 +30,13 @@ class Confusion(Contract):
 
 
 class GoldenFigures(Contract):
-    """A golden row is right when all of its known answers are; one that fails is wrong. None of them are in
-    the report's other sections.
+    """A golden row is right when all of its known answers are; one that fails is wrong. The report's other
+    sections count none of them.
 
     hash: of the golden files.
     columns: the answers' columns that were compared.
-    low, high: between which the accuracy of all such rows lies, with a confidence of 95% (Wilson).
+    low: where the accuracy of all such rows begins, with a confidence of 95% (Wilson's interval).
+    high: where it ends.
     confusion: the most frequent mistakes, where answers are one label each.
     calibration_error: by how much the labels' probabilities differ from how often they are right (the
         expected calibration error, over ten equal bins); None where none are published.

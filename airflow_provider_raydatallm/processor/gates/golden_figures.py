@@ -34,7 +34,7 @@ def calibration_error(confidences: Sequence[float], are_right: Sequence[bool]) -
     probabilities, right = np.asarray(confidences, float), np.asarray(are_right, float)
     bins = np.minimum((probabilities * _BINS).astype(int), _BINS - 1)
     sums, hits = (np.bincount(bins, weights, _BINS) for weights in (probabilities, right))
-    return min(1.0, float(np.abs(sums - hits).sum() / len(probabilities)))
+    return min(1.0, round(float(np.abs(sums - hits).sum() / len(probabilities)), 4))
 
 
 def confusions(pairs: Iterable[tuple[str, str | None]]) -> tuple[Confusion, ...]:

@@ -337,6 +337,8 @@ def test_golden_rows_that_cannot_be_asked_or_compared_are_refused_before_any_row
 
 def test_golden_rows_are_files_in_an_input_format(job: SliceJob, tmp_path: Path) -> None:
     assert "there is no file at" in str(refusal(job, f"{tmp_path}/nothing.csv"))
+    (tmp_path / "golden.csv").write_bytes(b"name,answer\na,b\nc,\xff\n")
+    assert "holds text that is not valid" in str(refusal(job, f"{tmp_path}/golden.csv"))
     (tmp_path / "golden.xlsx").touch()
     assert "is Excel, which is not read" in str(refusal(job, f"{tmp_path}/golden.xlsx"))
 

@@ -169,6 +169,9 @@ class Quality(TypedDict, total=False):
     :param gates: what must hold of the slice before it is published, such as
         `[{"of": "truncated", "max": 0.02}, {"of": "labels", "against": 7, "max": 0.2, "then": "warn"}]`.
         Default: none.
+    :param golden: rows whose right answers are known, such as `{"path": "s3://lake/golden.csv"}`: the input's
+        columns that the request reads, and one or more of the answers' columns. Each run answers them with
+        the same engine, publishes none of them, and its report says how many are right. Default: none.
     :param on_too_long: how to handle rows whose prompt plus max_tokens exceeds `max_model_len`: `quarantine`
         those whose prompt alone does not fit; `truncate` the end of the prompt's longest message;
         `raise_limit`: answer them last, with an engine that has a higher limit; or `chunk`, with
@@ -183,6 +186,7 @@ class Quality(TypedDict, total=False):
     repair: int | Later
     max_attempts: int | Later
     gates: list[dict[str, Any]] | XComArg
+    golden: Mapping[str, str] | XComArg | None
     on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] | Later
     hold: Mapping[str, Any] | XComArg
 

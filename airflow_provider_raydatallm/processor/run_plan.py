@@ -56,6 +56,8 @@ class RunPlan:
     earlier: EarlierAnswers = NOTHING_EARLIER
     #: What an earlier run staged of it, which the run publishes as it is.
     staged: str | None = None
+    #: Of golden rows: how many there are, and how many of them are to be answered.
+    golden: tuple[int, int] | None = None
     engine: facts.EnginePlan | None = None
     spread: sizes.TaskSpread | None = None
     model: model_config.ModelConfig | None = None
@@ -89,10 +91,14 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
         return RunPlan(job, cluster, report=report)
     state = build.load_state()
     earlier, rows = find_earlier(build, state)
+    golden_state = build.load_golden_state()
+    golden = (golden_state.plan.rows, golden_state.rows_missing) if golden_state is not None else None
     findings = _quarantine_findings(build, state)
     if build.inference is None or not rows:
         staged = build.staged.name if build.staged is not None else None
-        return RunPlan(job, cluster, build.plan, report, earlier=earlier, staged=staged, findings=findings)
+        return RunPlan(
+            job, cluster, build.plan, report, earlier=earlier, staged=staged, golden=golden, findings=findings
+        )
     engine = build.inference.engine
     past = newest_throughput(job)
     engine.choose_sizes(facts.SizingInputs(cluster, _token_lengths(build), past))
@@ -106,8 +112,9 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
     findings += preflight_findings(engine_plan, rows, cluster)
     findings += check_request(build.inference.builder.columns, rows)
     return RunPlan(
-        job, cluster, build.plan, None, rows, earlier, None, engine_plan, spread, model, past, findings
-    )
+        job, cluster, build.plan, None, rows, earlier, None, golden,
+        engine_plan, spread, model, past, findings,
+    )  # fmt: skip
 
 
 def _quarantine_findings(build: VersionBuild, state: CheckpointState) -> list[Finding]:
@@ -140,6 +147,8 @@ def as_table(run: RunPlan, gpu_hour_price: float | None = None) -> str:
         return _align([*lines, ("to do", _nothing(run.report))])
     lines.append(("rows", f"{plan.rows:,} in {len(plan.units):,} unit(s) of {plan.files:,} file(s)"))
     lines += [("to answer", f"{run.missing_rows:,}"), *run.earlier.lines()]
+    if run.golden is not None:
+        lines.append(("golden rows", f"{run.golden[0]:,}, of which {run.golden[1]:,} are to be answered"))
     if run.staged is not None:
         lines.append(("staged", f"{run.staged}, which the run publishes"))
     if run.engine is not None:
@@ -215,6 +224,7 @@ def as_json(run: RunPlan, gpu_hour_price: float | None = None) -> dict[str, Any]
         "to_answer": run.missing_rows,
         "earlier": asdict(run.earlier),
         "staged": run.staged,
+        "golden": run.golden and dict(zip(("rows", "to_answer"), run.golden, strict=True)),
         "needs": asdict(engine.resources) if engine is not None else None,
         "sizes": asdict(engine.sizes) if engine is not None and engine.sizes is not None else None,
         "work": asdict(run.spread) if run.spread is not None else None,

@@ -28,6 +28,7 @@ from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceAdapters, read_adapters
 from airflow_provider_raydatallm.processor.engines.load_engine import load_engine
 from airflow_provider_raydatallm.processor.gates.own_checks import load_check
+from airflow_provider_raydatallm.processor.golden_rows import GoldenRows
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, RayCluster
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input, short_hash
 from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
@@ -260,6 +261,7 @@ def inspect_slice(
     build = VersionBuild(
         job, folders, number, checkpoint, plan, table, types, shape, inference, version, base, progress,
         staged=staged,
+        golden=GoldenRows.find(inference) if inference is not None else None,
     )  # fmt: skip
     build.check_columns(build.known_fields)
     return build, None

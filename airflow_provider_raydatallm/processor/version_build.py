@@ -15,12 +15,14 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.fingerprint import asked
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
+from airflow_provider_raydatallm.contract.result.golden import GoldenFigures
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.gatekeeper import pass_gates
 from airflow_provider_raydatallm.processor.gates.own_checks import CheckPlan, run_check
+from airflow_provider_raydatallm.processor.golden_rows import GoldenRows
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import with_table_types
@@ -109,19 +111,23 @@ class VersionBuild:
     before_commit: Callable[[], None] | None = None
     #: What an earlier run staged of it, which is committed instead.
     staged: StagedVersion | None = None
+    golden: GoldenRows | None = None
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
         if self.staged is not None:
             return
-        state = self.load_state()
-        if self.inference is not None and not state.is_finished:
+        inference, state, golden = self.inference, self.load_state(), self.load_golden_state()
+        missing = state.missing or state.suspects
+        if self.golden is not None and golden is not None and not missing:
+            inference, missing = self.golden.inference, golden.missing or golden.suspects
+        if inference is not None and missing:
             self.progress({"step": "check"})
-            findings = check_request(self.inference.builder.columns, self.plan.rows)
-            findings += cluster.preflight(self.inference, state.missing or state.suspects)
+            findings = check_request(inference.builder.columns, self.plan.rows)
+            findings += cluster.preflight(inference, missing)
             for finding in findings:
                 logger.warning("%s", finding)
-            engine = self.inference.engine
+            engine = inference.engine
             if engine.sizing_inputs is not None:
                 plan = self._plan_lines(state, engine, engine.sizing_inputs)
                 self.progress({"step": "planned", "plan": plan})
@@ -225,13 +231,16 @@ class VersionBuild:
 
         :raises SliceError: when they stop it.
         """
-        if not staged.version.body.get("spreads", {}).keys() >= set(self.job.quality.measured_columns):
+        body = staged.version.body
+        is_measured = body.get("spreads", {}).keys() >= set(self.job.quality.measured_columns)
+        told = body["report"].get("golden") or {}
+        if not is_measured or (self.golden is not None and told.get("hash") != self.golden.hash):
             raise UnusableError(f"{staged.name} lacks what gates look at: it is staged anew")
         try:
             located = staged.locate(self.folders)
             files = [store.path(name) for store, name in (located[file] for file in staged.version.files)]
             checks = self.check_rows(cluster, files)
-            slice_ = Facts.of_commit({**staged.version.body, "checks": checks})
+            slice_ = Facts.of_commit({**body, "checks": checks})
         except ValueError as e:
             raise UnusableError(f"{staged.name} says what no run counted: it is staged anew") from e
         return staged.with_gates(pass_gates(self.job, slice_))
@@ -322,14 +331,37 @@ class VersionBuild:
 
     def load_state(self, lease: Lease | None = None) -> CheckpointState:
         """Reads which rows are finished, quarantined and missing."""
+        return self._state_of(self.plan, self.checkpoint, lease)
+
+    def load_golden_state(self, lease: Lease | None = None) -> CheckpointState | None:
+        """As `load_state`, of the golden rows; None where there are none."""
+        if self.golden is None:
+            return None
+        return self._state_of(self.golden.plan, self.golden_checkpoint, lease)
+
+    @property
+    def golden_checkpoint(self) -> Checkpoint:
+        assert self.golden is not None
+        return self.checkpoint.of_golden_rows(self.golden.hash)
+
+    def _state_of(self, plan: Plan, checkpoint: Checkpoint, lease: Lease | None) -> CheckpointState:
         since_epoch = 0
         if self.job.rerun.retry_quarantined:
             # Failures of earlier runs do not count. Without a lease, this run has not failed any row yet.
             since_epoch = lease.epoch if lease is not None else sys.maxsize
-        ledger = self.checkpoint.read_ledger(self.plan, retry=self.job.rerun.retry_quarantined)
-        return CheckpointState(
-            self.plan, ledger, self.job.quality.max_attempts, since_epoch, self.job.quality.repair
-        )
+        ledger = checkpoint.read_ledger(plan, retry=self.job.rerun.retry_quarantined)
+        quality = self.job.quality
+        return CheckpointState(plan, ledger, quality.max_attempts, since_epoch, quality.repair)
+
+
+@dataclass(frozen=True)
+class _RowSet:
+    """Rows that are answered, and the folder for their answers: the slice's, or the golden ones."""
+
+    inference: InferencePlan | None
+    checkpoint: Checkpoint
+    load_state: Callable[[], CheckpointState]
+    is_golden: bool = False
 
 
 @dataclass(frozen=True)
@@ -342,19 +374,49 @@ class _Run:
     meter: Meter
     reporter: ProgressReporter
 
-    def infer(self, state: CheckpointState) -> CheckpointState:
-        """Runs inference until every row has its answer or has failed for good."""
+    @property
+    def _slice_rows(self) -> _RowSet:
         build = self.build
+        return _RowSet(build.inference, build.checkpoint, partial(build.load_state, self.lease))
+
+    @property
+    def _golden_rows(self) -> _RowSet | None:
+        build = self.build
+        if build.golden is None:
+            return None
+
+        def load_state() -> CheckpointState:
+            state = build.load_golden_state(self.lease)
+            assert state is not None
+            return state
+
+        return _RowSet(build.golden.inference, build.golden_checkpoint, load_state, is_golden=True)
+
+    def infer(self, state: CheckpointState) -> CheckpointState:
+        """Runs inference until every row has its answer or has failed for good, golden ones too. Returns the
+        state of the slice's.
+
+        :param state: of the slice's rows.
+        """
         self._check_failures(state)
+        state = self._infer_all(self._slice_rows, state)
+        if (golden := self._golden_rows) is not None:
+            # Most have been answered by the engine of the slice's rows.
+            self._infer_all(golden, golden.load_state())
+        return state
+
+    def _infer_all(self, rows: _RowSet, state: CheckpointState) -> CheckpointState:
+        build = self.build
         limit_raised = False
         while not state.is_finished:
             self.reporter.report({"step": "start", **self.meter.progress()})
             fragments = state.ledger.fragments
             can_raise_limit = bool(state.missing) and build.job.quality.on_too_long == "raise_limit"
             state.release_ledger()  # inference takes hours, and the ledger is read again after it
-            self._infer_once(state, limit_raised)
-            state = build.load_state(self.lease)
-            self._check_failures(state)
+            self._infer_once(rows, state, limit_raised)
+            state = rows.load_state()
+            if not rows.is_golden:
+                self._check_failures(state)
             is_stuck = not state.is_finished and state.ledger.fragments <= fragments
             if is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
                 raise NumberTakenError(f"another run, or gc, changed {build.folders.table.url} meanwhile")
@@ -362,47 +424,55 @@ class _Run:
                 unit, spans = (state.missing or state.suspects)[0]
                 raise SliceError(
                     f"{state.rows_missing:,} row(s) came back from the engine neither answered nor failed, "
-                    f"the first of them {build.plan.locate(unit, int(spans[0, 0]))}",
+                    f"the first of them {state.plan.locate(unit, int(spans[0, 0]))}",
                     kind="transient",
                 )
             # The missing rows were longer than the engine's limit.
             limit_raised = can_raise_limit
         return state
 
-    def _infer_once(self, state: CheckpointState, limit_raised: bool) -> None:
+    def _infer_once(self, rows: _RowSet, state: CheckpointState, limit_raised: bool) -> None:
         """Answers the missing rows. Those that may kill an engine run last, or when it is given up."""
         missing, invalid = state.missing, state.invalid
         if not missing:
-            self._isolate(state.suspects, invalid)
+            self._isolate(rows, state.suspects, invalid)
         while missing:
             try:
-                self._run_inference(missing, invalid, limit_raised)
+                self._run_inference(rows, missing, invalid, limit_raised)
                 break
             except EngineGivenUpError:
-                before = self.build.load_state(self.lease)
+                before = rows.load_state()
+                if before.is_finished:  # it was given up over golden rows, which are next
+                    break
                 if not before.suspects:
                     raise
-                self._isolate(before.suspects, before.invalid)
-                after = self.build.load_state(self.lease)
+                self._isolate(rows, before.suspects, before.invalid)
+                after = rows.load_state()
                 if len(after.ledger.failures) == len(before.ledger.failures):
                     raise  # no row was the reason
-                self._check_failures(after)
+                if not rows.is_golden:
+                    self._check_failures(after)
                 missing, invalid, limit_raised = after.missing, after.invalid, False
 
-    def _isolate(self, suspects: MissingRows, invalid: Fragments) -> None:
+    def _isolate(self, rows: _RowSet, suspects: MissingRows, invalid: Fragments) -> None:
         """Answers rows that may kill an engine, on one that they may kill."""
-        assert self.build.inference is not None
-        engine = self.build.inference.engine.for_suspects(suspects.rows)
-        self._run_inference(suspects, invalid, limit_raised=False, engine=engine)
+        assert rows.inference is not None
+        engine = rows.inference.engine.for_suspects(suspects.rows)
+        self._run_inference(rows, suspects, invalid, limit_raised=False, engine=engine)
 
     def _run_inference(
-        self, missing: MissingRows, invalid: Fragments, limit_raised: bool, engine: Engine | None = None
+        self,
+        rows: _RowSet,
+        missing: MissingRows,
+        invalid: Fragments,
+        limit_raised: bool,
+        engine: Engine | None = None,
     ) -> None:
-        """:param invalid: answers of which some rows are told when they are asked again."""
+        """Answers rows, and golden ones that are missing, by the same engine.
+
+        :param invalid: answers of which some rows are told when they are asked again.
+        """
         build, meter = self.build, self.meter
-        url, folder = build.checkpoint.store.url, build.checkpoint.folder
-        assert build.inference is not None
-        inference = build.inference if engine is None else replace(build.inference, engine=engine)
         checked_schemas: set[bytes] = set()
 
         def on_queued(waiting: dict[str, Any]) -> None:
@@ -441,32 +511,49 @@ class _Run:
                 log_every_s = PROGRESS_SECONDS if update.summaries else math.inf
             self.reporter.report(progress, log_every_s, meter.details())
 
-        def to_repair() -> InferenceRun | None:
-            if not build.job.quality.repair or engine is not None:  # suspects wait for the next round
-                return None
-            state = build.load_state(self.lease)
-            check_quarantine(build.job, build.plan, build.checkpoint, state)
-            if not state.repairable:
-                return None
-            feedback = Feedback.of(url, folder, build.plan, state.invalid)
-            return replace(run, missing=state.repairable, feedback=feedback)
+        def run_of(rows: _RowSet, missing: MissingRows, invalid: Fragments) -> InferenceRun:
+            url, folder = rows.checkpoint.store.url, rows.checkpoint.folder
+            inference = rows.inference
+            assert inference is not None
 
-        def still_missing() -> MissingRows:
-            state = build.load_state(self.lease)
-            return state.missing if engine is None else state.suspects
+            def still_missing() -> MissingRows:
+                state = rows.load_state()
+                return state.missing if engine is None else state.suspects
 
-        run = InferenceRun(
-            inference,
-            missing,
-            url,
-            folder,
-            self.lease.epoch,
-            still_missing,
-            to_repair,
-            on_queued,
-            limit_raised,
-            Feedback.of(url, folder, build.plan, invalid) if build.job.quality.repair else None,
-        )
+            return InferenceRun(
+                inference if engine is None else replace(inference, engine=engine),
+                missing,
+                url,
+                folder,
+                self.lease.epoch,
+                still_missing,
+                next_run,
+                on_queued,
+                limit_raised,
+                Feedback.of(url, folder, inference.plan, invalid) if build.job.quality.repair else None,
+                rows.is_golden,
+            )
+
+        golden_fragments = -1
+
+        def next_run() -> InferenceRun | None:
+            nonlocal golden_fragments
+            if engine is not None:  # suspects wait for the next round
+                return None
+            repairs, golden = build.job.quality.repair, self._golden_rows
+            if (repairs or golden is not None) and not rows.is_golden:
+                state = rows.load_state()
+                check_quarantine(build.job, build.plan, build.checkpoint, state)
+                if repairs and state.repairable:
+                    return run_of(rows, state.repairable, state.invalid)
+            if golden is None:
+                return None
+            state = golden.load_state()
+            # As long as they come back: some may wait for an engine with a higher limit.
+            has_moved, golden_fragments = state.ledger.fragments > golden_fragments, state.ledger.fragments
+            return run_of(golden, state.missing, state.invalid) if state.missing and has_moved else None
+
+        run = run_of(rows, missing, invalid)
         try:
             self.cluster.run_inference(run, on_update)
         except SliceError:
@@ -485,10 +572,19 @@ class _Run:
         if self.lease.superseded:
             raise NumberTakenError(f"another run published {self.build.folders.table.url} meanwhile")
 
+    def _golden_figures(self) -> GoldenFigures | None:
+        build = self.build
+        if build.golden is None or (rows := self._golden_rows) is None:
+            return None
+        figures = build.golden.figures(rows.checkpoint, rows.load_state().ledger)
+        logger.info("%s", figures)
+        return figures
+
     def stage(self, state: CheckpointState, keep_days: float) -> StagedVersion:
         build, meter = self.build, self.meter
         self.reporter.report({"step": "publish", **meter.progress()})
         started = time.monotonic()
+        golden = self._golden_figures()
 
         def report_of(totals: Totals, files: Sequence[str]) -> Report:
             meter.record_publish_time(time.monotonic() - started)
@@ -506,7 +602,7 @@ class _Run:
                 carried_over=build.checkpoint.carried_over(),
                 startup_s=startup_s,
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
-            )
+            ).model_copy(update={"golden": golden})
             slice_ = Facts.of_commit(
                 {
                     "report": report.model_dump(),

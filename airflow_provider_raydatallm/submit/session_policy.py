@@ -45,7 +45,7 @@ def session_policy(
     written = _places([*folders, job.engine.cache_folder])
     adapters = [job.task.lora.path, *job.task.lora.paths.values()]
     read = _places([job.model_source, *adapters, *packages])
-    read |= _places([job.resolved_input_path], has_patterns=True)
+    read |= _places([job.resolved_input_path, job.golden_path], has_patterns=True)
     read -= written
     buckets = sorted({bucket for bucket, _ in written | read})
     if not buckets or any(bucket.startswith("arn:") for bucket in buckets):

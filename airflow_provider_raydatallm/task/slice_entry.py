@@ -18,6 +18,7 @@ import pydantic
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import AssetRef
 
+from airflow_provider_raydatallm.contract.result.golden import GoldenFigures
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.task import own_xcom
 
@@ -45,6 +46,7 @@ class SliceFigures(pydantic.BaseModel):
     :param outcome: of the task; None while it runs, and when it failed. The following are then None or empty.
     :param labels: how many of the published rows have each label.
     :param quarantine_reasons: how many rows in quarantine have each type of error.
+    :param golden: how well the golden rows were answered.
     :param gates: what they said.
     :param gpu_seconds: seconds from the engine's start to its last row, times the GPUs that it held.
     """
@@ -65,6 +67,7 @@ class SliceFigures(pydantic.BaseModel):
     gpu_mean: float | None = None
     labels: dict[str, int] | None = None
     quarantine_reasons: dict[str, int] | None = None
+    golden: GoldenFigures | None = None
     gates: list[GateVerdict] | None = None
     advice: list[str] = []
 
@@ -117,7 +120,9 @@ def write_entry(
     entry = whole.model_dump(mode="json", exclude_none=True)
     if len(whole.model_dump_json()) > ENTRY_CHARACTERS:
         entry = whole.model_dump(
-            mode="json", exclude_none=True, exclude={"labels", "quarantine_reasons", "gates", "advice"}
+            mode="json",
+            exclude_none=True,
+            exclude={"labels", "quarantine_reasons", "golden", "gates", "advice"},
         )
     stores: Any = context.get("asset_state_store")
     try:
@@ -163,6 +168,7 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
         "gpu_mean": known("utilisation").get("gpu_mean"),
         "labels": result.get("labels"),
         "quarantine_reasons": result.get("quarantine_reasons"),
+        "golden": result.get("golden"),
         "gates": result.get("gates"),
         "advice": list(result.get("advice") or ()),
     }

@@ -53,7 +53,9 @@ _OF_ROWS = {leaf.group or leaf.path for leaf in LEAVES.values() if leaf.declared
 _PROMPTS = _OF_ROWS & LEAVES.keys() - COLLECTIONS
 _FIELD = re.compile(r"\{[^{}]+\}")
 #: Leaves that depend on the task beside those that it owns.
-_OF_SOME_TASKS = ("quality.on_too_long", "quality.max_invalid", "quality.repair", "quality.gates")
+_OF_SOME_TASKS = (
+    "quality.on_too_long", "quality.max_invalid", "quality.repair", "quality.golden", "quality.gates",
+)  # fmt: skip
 #: Leaves of a form, which may be empty.
 _MAY_BE_EMPTY = ("source.max_rows", "source.trial")
 #: Leaves of which None is a value.
@@ -96,7 +98,9 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
     if is_rendered_later(arguments["task"]):  # what can be said of any task, is
         own = [path for path, leaf in LEAVES.items() if leaf.group != "engine" and leaf.kinds]
         fields = _without_leaves(fields, [*own, *_OF_SOME_TASKS])
-    if _is_later(arguments["choices"]):  # their labels are not known
+    quality = arguments["quality"]
+    has_golden_later = isinstance(quality, Mapping) and is_rendered_later(quality.get("golden"))
+    if _is_later(arguments["choices"]) or has_golden_later:  # their labels, or golden rows, are not known
         fields = _without_leaves(fields, ["quality.gates"])
     for leaf in _standing_for_later(arguments):
         stand_in = {leaf.name: leaf.declared.stand_in}

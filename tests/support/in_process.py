@@ -43,6 +43,12 @@ class InProcess:
         return []
 
     def run_inference(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
+        next_run: InferenceRun | None = run
+        while next_run is not None:
+            self._answer_run(next_run, on_update)
+            next_run = next_run.next_run()
+
+    def _answer_run(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
         inference = run.inference
         writer = FragmentWriter(run.url, run.folder, [u.id for u in inference.plan.units], run.epoch)
         parser, reader = run.parser, run.reader
@@ -52,7 +58,8 @@ class InProcess:
             for index, spans in run.missing:
                 for requests, bad in reader(index, spans):
                     writer.add("failed", bad)
-                    on_update(WriterUpdate(failed=bad.num_rows))
+                    update = WriterUpdate(failed=bad.num_rows)
+                    on_update(update.without_rows() if run.is_golden else update)
                     for start in range(0, requests.num_rows, self.batch):
                         batch = requests.slice(start, self.batch)
                         self.before_batch(batch)
@@ -64,7 +71,8 @@ class InProcess:
                         batches += 1
                         if batches % self.flush_every == 0:
                             writer.flush()
-                        on_update(WriterUpdate([summarize_group(answers, rows, bad)]))
+                        update = WriterUpdate([summarize_group(answers, rows, bad)])
+                        on_update(update.without_rows() if run.is_golden else update)
         finally:
             writer.close()
 

@@ -53,6 +53,20 @@ export interface GateVerdict {
   verdict: "passed" | "warned" | "failed" | "held" | "unknown";
 }
 
+/** How well rows were answered whose right answers are known. */
+export interface GoldenFigures {
+  rows: number;
+  correct: number;
+  accuracy: number;
+  low: number;
+  high: number;
+  /** The most frequent mistakes; null where answers are not one label each. */
+  confusion: { expected: string; answered: string | null; rows: number }[] | null;
+  calibration_error: number | null;
+  /** Of the slice before with the same rows. */
+  before: number | null;
+}
+
 export interface SliceLine {
   slice_key: string;
   timezone: string | null;
@@ -78,6 +92,7 @@ export interface SliceLine {
   gpu_mean: number | null;
   labels: Record<string, number> | null;
   quarantine_reasons: Record<string, number> | null;
+  golden: GoldenFigures | null;
   gates: GateVerdict[] | null;
   advice: string[];
   failure: FailureLine | null;

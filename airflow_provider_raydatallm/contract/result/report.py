@@ -8,6 +8,7 @@ from pydantic import Field, create_model
 
 from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.result.counters import Section, counters_of
+from airflow_provider_raydatallm.contract.result.golden import GoldenFigures
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.contract.spec.gate import MOST_GATES
 
@@ -190,6 +191,8 @@ class Report(Contract):
     #: Rows in quarantine with each type of error, and of the user's functions with the line: the most
     #: frequent ones first.
     quarantine_reasons: LabelCounts | None = None
+    #: How well `quality.golden` was answered.
+    golden: GoldenFigures | None = None
     #: What `quality.gates` said.
     gates: Annotated[tuple[GateVerdict, ...], Field(max_length=MOST_GATES)] | None = None
     advice: Annotated[tuple[Advice, ...], Field(max_length=MOST_ADVICE)] | None = None

@@ -21,8 +21,8 @@ OF_EMPTY, OF_MEDIAN, OF_SPREAD = "empty:", "median:", "spread:"
 OF_SQL = "sql:"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 #: What a gate may look at beside a share, or the share of a label.
-OTHERS = ("rows", "output_tokens", "confidence", "top_label", "labels")
-_OF_LABELS = OTHERS[2:]
+OTHERS = ("rows", "output_tokens", "golden", "confidence", "top_label", "labels")
+_OF_LABELS = OTHERS[3:]
 #: Those that are no shares.
 _NUMBERS = OTHERS[:2]
 #: How many slices a history has at most: each is a read of its commit.
@@ -37,19 +37,21 @@ class Gate(Contract):
     """A limit of one figure of a slice.
 
     of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer,
-        failed attempts included), "confidence" (the labels' mean probability), "label:<label>" (that label's
-        share), "top_label" (the share of the commonest), or "labels": how far the shares of all labels moved
-        (total variation: half the sum of the differences, from 0 to 1). "empty:<column>": the share of the
-        answers without a text there. "median:<column>": of its numbers, or of the lengths of its texts in
-        characters, to two digits; "spread:<column>": how far all of these moved (population stability index
-        over tenths of the earlier ones: 0.1 is little, 0.25 much; counted from the first slice on that has
-        the gate). Or an own check of the answered rows: `"sql:SELECT avg(length(summary)) FROM answers"`,
-        which DuckDB runs, or `"package.module:function"`, which is given them as a
-        `pyarrow.dataset.Dataset`, and returns a number.
+        failed attempts included), "golden" (the share of the rows of `quality.golden` that is right),
+        "confidence" (the labels' mean probability), "label:<label>" (that label's share), "top_label" (the
+        share of the commonest), or "labels": how far the shares of all labels moved (total variation: half
+        the sum of the differences, from 0 to 1). "empty:<column>": the share of the answers without a text
+        there. "median:<column>": of its numbers, or of the lengths of its texts in characters, to two
+        digits; "spread:<column>": how far all of these moved (population stability index over tenths of the
+        earlier ones: 0.1 is little, 0.25 much; counted from the first slice on that has the gate). Or an own
+        check of the answered rows: `"sql:SELECT avg(length(summary)) FROM answers"`, which DuckDB runs, or
+        `"package.module:function"`, which is given them as a `pyarrow.dataset.Dataset`, and returns a
+        number.
     max, min: what it may be. Shares are from 0 to 1.
     against: judges what changed since so many slices before it in the table, by their dates, or where keys
         are none by the keys: of what is no share the ratio to the median of theirs, of a share the
-        difference from it, of "labels" and "spread" the distance from all of their rows together.
+        difference from it, of "labels" and "spread" the distance from all of their rows together. Only
+        slices with the same golden files count for "golden".
     same: "weekday" compares only with slices of the same day of the week.
     then: `fail` publishes nothing, and keeps the answered rows: another limit judges them again, and asks
         the model nothing. `hold` leaves it to a person, who approves or rejects the slice; it does so also

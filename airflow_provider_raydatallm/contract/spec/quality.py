@@ -7,6 +7,7 @@ from typing import Literal
 from airflow_provider_raydatallm.contract.base import Group, Several
 from airflow_provider_raydatallm.contract.spec.field import Affects, leaf
 from airflow_provider_raydatallm.contract.spec.gate import MOST_GATES, Gate
+from airflow_provider_raydatallm.contract.spec.golden import Golden
 from airflow_provider_raydatallm.contract.spec.hold import Hold
 
 
@@ -50,6 +51,14 @@ class Quality(Group):
         '`[{"of": "truncated", "max": 0.02}, {"of": "labels", "against": 7, "max": 0.2, "then": "warn"}]`. '
         "Default: none.",
         max_length=MOST_GATES,
+    )
+    golden: Golden | None = leaf(
+        None,
+        affects=Affects.NOTHING,
+        doc='rows whose right answers are known, such as `{"path": "s3://lake/golden.csv"}`: the input\'s '
+        "columns that the request reads, and one or more of the answers' columns. Each run answers them with "
+        "the same engine, publishes none of them, and its report says how many are right. Default: none.",
+        address=True,
     )
     on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] = leaf(
         "quarantine",

@@ -274,6 +274,11 @@ class SliceJob(Contract):
                 f"quality.{given[0]} is for answers that lack their shape, and these have none: give "
                 "choices, output_schema, regex or grammar, or leave it out"
             )
+        if quality.golden is not None and task.answers_vectors:
+            raise ValueError(
+                f"quality.golden compares answers with right ones, and task={task.kind!r} answers with "
+                "vectors: leave it out"
+            )
         if self.splits_answers and self.output_column != "answer":
             raise ValueError(
                 f"output_column is {self.output_column!r}, and with output_mode='columns' the columns have "
@@ -290,6 +295,11 @@ class SliceJob(Contract):
                 raise ValueError(
                     f"quality.gates has a gate of {gate.of!r}, and these answers are no labels: give "
                     "choices, or leave it out"
+                )
+            if gate.of == "golden" and self.quality.golden is None:
+                raise ValueError(
+                    "quality.gates has a gate of 'golden', and there are no golden rows: give "
+                    "quality.golden, or leave the gate out"
                 )
             if gate.of == "confidence" and not self.task.has_confidence:
                 raise ValueError(
@@ -441,7 +451,16 @@ class SliceJob(Contract):
 
     @property
     def resolved_input_path(self) -> str:
-        return self.input_path.replace("{slice}", encode_slice_key(self.slice_key))
+        return self._of_slice(self.input_path)
+
+    @property
+    def golden_path(self) -> str | None:
+        """Where the golden rows are."""
+        golden = self.quality.golden
+        return self._of_slice(golden.path) if golden is not None else None
+
+    def _of_slice(self, address: str) -> str:
+        return address.replace("{slice}", encode_slice_key(self.slice_key))
 
 
 def _as(value: Any, kind: type[_Kind]) -> _Kind:

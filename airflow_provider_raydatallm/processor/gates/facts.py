@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
+from airflow_provider_raydatallm.contract.result.golden import GoldenFigures
 from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 
@@ -20,6 +21,7 @@ _COUNTS = TypeAdapter(dict[str, _Rows | None], config=_STRICT)
 _CHECKS = TypeAdapter(dict[str, float], config=_STRICT)
 _GATES = TypeAdapter(list[GateVerdict])
 _SHARE = TypeAdapter(Annotated[float, Field(ge=0, le=1)] | None, config=_STRICT)
+_GOLDEN = TypeAdapter(GoldenFigures | None)
 _LABELS = TypeAdapter(dict[str, _SomeRows] | None, config=_STRICT)
 _SPREADS = TypeAdapter(dict[str, dict[str, _SomeRows]], config=_STRICT)
 
@@ -32,6 +34,7 @@ class Facts:
     :ivar known: rows that count, of which that is known: there may be more where the count is None.
     :ivar confidence: the mean probability of labels; None where there is none.
     :ivar checks: what own checks said, by what they are.
+    :ivar golden: of golden rows; None where there are none.
     :ivar labels: the rows with each label.
     :ivar has_all_labels: whether no other label has a row.
     :ivar spreads: of columns, the rows with each number or length.
@@ -42,6 +45,7 @@ class Facts:
     known: Mapping[str, int | None]
     confidence: float | None
     checks: Mapping[str, float]
+    golden: GoldenFigures | None
     labels: Mapping[str, int]
     has_all_labels: bool
     spreads: Mapping[str, Mapping[float, int]]
@@ -62,6 +66,7 @@ class Facts:
         known = _COUNTS.validate_python(body.get("known") or {})
         tokens = _COUNTS.validate_python(body["report"].get("tokens") or {})
         confidence = _SHARE.validate_python(body.get("confidence"))
+        golden = _GOLDEN.validate_python(body["report"].get("golden"))
         said = _GATES.validate_python(body["report"].get("gates") or [])
         checks = {gate.of: gate.figure for gate in said if gate.figure is not None}
         checks |= _CHECKS.validate_python(body.get("checks") or {})
@@ -71,7 +76,8 @@ class Facts:
         }
         if not all(math.isfinite(value) for counted in spreads.values() for value in counted):
             raise ValueError("it has a value that is no finite number")
-        return cls(counts, tokens, known, confidence, checks, all_labels or named, has_all, spreads)
+        labels = all_labels or named
+        return cls(counts, tokens, known, confidence, checks, golden, labels, has_all, spreads)
 
     @property
     def planned(self) -> int:

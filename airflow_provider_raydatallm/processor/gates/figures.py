@@ -27,6 +27,10 @@ class Figure(ABC):
         """Whether a change from this slice can be known."""
         return self.of(slice_) is not None
 
+    def is_comparable(self, slice_: Facts, before: Facts) -> bool:
+        """Whether a change since that slice can be known."""
+        return self.is_told_by(before)
+
     def against(self, slice_: Facts, before: Sequence[Facts]) -> float | None:
         """How it changed: by default the difference from the median.
 
@@ -52,6 +56,17 @@ class Number(Fact):
     def against(self, slice_: Facts, before: Sequence[Facts]) -> float | None:
         usual = self._median(before)
         return (self.of(slice_) or 0) / usual if usual else None
+
+
+class GoldenRows(Fact):
+    """The share of golden rows that is right: of others it says nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(lambda slice_: slice_.golden.accuracy if slice_.golden is not None else None)
+
+    def is_comparable(self, slice_: Facts, before: Facts) -> bool:
+        now, then = slice_.golden, before.golden
+        return now is not None and then is not None and now.hash == then.hash
 
 
 class ShareOfRows(Figure):
@@ -142,6 +157,7 @@ def figure_of(gate: Gate) -> Figure:
     others: Mapping[str, Figure] = {
         "rows": Number(lambda slice_: float(slice_.planned)),
         "output_tokens": Number(lambda slice_: slice_.output_tokens),
+        "golden": GoldenRows(),
         "confidence": Fact(lambda slice_: slice_.confidence),
         "top_label": TopLabel(),
         "labels": Labels(),

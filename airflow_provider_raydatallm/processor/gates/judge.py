@@ -26,7 +26,7 @@ def judge(gate: Gate, slice_: Facts, before: Sequence[Facts]) -> GateVerdict:
         if value is None and gate.max is not None and (least := figure.least(slice_)) > gate.max:
             value = least
     else:
-        compared = list(filter(figure.is_told_by, before[: gate.against]))
+        compared = [one for one in before[: gate.against] if figure.is_comparable(slice_, one)]
         slices = len(compared)
         if slices >= min(FEWEST_SLICES, gate.against) and figure.is_told_by(slice_):
             value = figure.against(slice_, compared)

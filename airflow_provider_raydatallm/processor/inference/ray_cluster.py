@@ -79,11 +79,11 @@ class InferenceRun:
     """Missing rows, and the folder for their answers.
 
     still_missing: reads again which of the rows are.
-    to_repair: returns the next run of the same engine, for the rows whose answers are invalid, when this one
-        is written; None when there is none.
+    next_run: returns the next run of the same engine, when this one is written; None when there is none.
     on_wait: called every second while the run waits for room on the cluster, as by `admission.admit`.
     limit_raised: the engine replaces one whose length limit was too low for the rows.
     feedback: for rows whose answers were invalid.
+    is_golden: the rows are not the slice's, and do not count as such.
     """
 
     inference: InferencePlan
@@ -92,10 +92,11 @@ class InferenceRun:
     folder: str
     epoch: int
     still_missing: Callable[[], MissingRows]
-    to_repair: Callable[[], InferenceRun | None]
+    next_run: Callable[[], InferenceRun | None]
     on_wait: Callable[[dict[str, Any]], None]
     limit_raised: bool = False
     feedback: Feedback | None = None
+    is_golden: bool = False
 
     def place_of_first(self, rows: MissingRows) -> Place:
         unit, spans = rows[0]
@@ -215,57 +216,87 @@ def _fits_one_process(engine: Engine, missing: MissingRows) -> bool:
     return not engine.needs_ray_data and fits_one_process(missing.rows, len(missing))
 
 
-def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdate], None]) -> None:
-    inference, engine = run.inference, run.inference.engine
-    unit_ids = [unit.id for unit in inference.plan.units]
-    process = SliceProcess if _fits_one_process(engine, run.missing) else None
-    writers = FragmentWriters(run.url, run.folder, unit_ids, run.epoch, process)
+class _Watch:
+    """Looks at a run once a second: what the writers count, whether the engine lives, and whether anything
+    moves."""
 
-    def describe() -> str:
-        return "; ".join(filter(None, (writers.describe_silent(), describe_waiting())))
+    def __init__(self, engine: Engine, slot: QueueSlot, on_update: Callable[[WriterUpdate], None]) -> None:
+        self._engine = engine
+        self._slot = slot
+        self._on_update = on_update
+        # Deaths of the slice's process are counted where it is started again (`slice_process`).
+        self._dying = DyingWorkers(
+            lambda: [worker for worker in workers_of_job() if worker.name != SliceProcess.__name__],
+            worker_exit,
+        )
+        self._was_answered = False
 
-    stall = StallWatch(run.missing.rows, inference.job.limits.stall, engine.is_starting, describe)
-    # Deaths of the slice's process are counted where it is started again (`slice_process`).
-    dying = DyingWorkers(
-        lambda: [worker for worker in workers_of_job() if worker.name != SliceProcess.__name__], worker_exit
-    )
-    was_answered = False
+    def follow(self, run: InferenceRun, writers: FragmentWriters) -> None:
+        def describe() -> str:
+            return "; ".join(filter(None, (writers.describe_silent(), describe_waiting())))
 
-    def check() -> None:
-        nonlocal was_answered
-        engine.raise_if_broken()
-        update = writers.update()
+        self._run, self._writers = run, writers
+        stall_s = run.inference.job.limits.stall
+        self._stall = StallWatch(run.missing.rows, stall_s, self._engine.is_starting, describe)
+
+    def check(self) -> None:
+        self._engine.raise_if_broken()
+        update = self._writers.update()
         has_answered = update.inferred_rows > 0
         if has_answered:
-            slot.release()
-            was_answered = True
-        elif not was_answered:
-            update = update._replace(deaths=dying.observe())
-        on_update(update)
-        stall.observe(update.finished_rows, engine.is_ready or has_answered)
+            self._slot.release()
+            self._was_answered = True
+        elif not self._was_answered:
+            update = update._replace(deaths=self._dying.observe())
+        self._on_update(update.without_rows() if self._run.is_golden else update)
+        self._stall.observe(update.finished_rows, self._engine.is_ready or has_answered)
 
+
+def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdate], None]) -> None:
+    """Answers a run, and those that follow it."""
+    engine = run.inference.engine
+    process = SliceProcess if _fits_one_process(engine, run.missing) else None
+    watch = _Watch(engine, slot, on_update)
+    writers: FragmentWriters | None = None
+    next_run: InferenceRun | None = run
+    try:
+        while next_run is not None:
+            if writers is not None:
+                writers.stop()  # the next ones need their CPU
+            unit_ids = [unit.id for unit in next_run.inference.plan.units]
+            writers = FragmentWriters(next_run.url, next_run.folder, unit_ids, next_run.epoch, process)
+            watch.follow(next_run, writers)
+            next_run = _answer_into_folder(next_run, writers, watch)
+    finally:
+        engine.stop()
+        if writers is not None:
+            writers.stop()
+
+
+def _answer_into_folder(run: InferenceRun, writers: FragmentWriters, watch: _Watch) -> InferenceRun | None:
+    """Answers a run, and those that follow it, as long as their answers go into one folder. Returns the run
+    that is next."""
+    engine, stall_s = run.inference.engine, run.inference.job.limits.stall
+    next_run: InferenceRun | None = run
     try:
         try:
-            with InterruptibleWait(check, _CHECK_SECONDS, _CHECK_LIMIT_SECONDS):
-                next_run: InferenceRun | None = run
-                while next_run is not None:
+            with InterruptibleWait(watch.check, _CHECK_SECONDS, _CHECK_LIMIT_SECONDS):
+                while next_run is not None and next_run.folder == run.folder:
                     _answer_rows(next_run, writers)
                     writers.flush()
-                    next_run = run.to_repair()
+                    next_run = next_run.next_run()
         except Exception:
             engine.raise_if_broken()  # its own error names the cause; errors of its callers do not
             raise
-        check()
+        watch.check()
     except BaseException:
         try:
-            writers.flush(min(_LAST_FLUSH_SECONDS, inference.job.limits.stall))
+            writers.flush(min(_LAST_FLUSH_SECONDS, stall_s))
         except Exception as e:
             why = root_error(e).without_row_texts().sentence
             logger.warning("the last finished rows could not be kept: %s", why)
         raise
-    finally:
-        engine.stop()
-        writers.stop()
+    return next_run
 
 
 def _answer_rows(run: InferenceRun, writers: FragmentWriters) -> None:

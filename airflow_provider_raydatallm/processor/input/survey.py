@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.input.file_types import ScannedFile, unify_files
 from airflow_provider_raydatallm.processor.input.folders import check_folders, check_rows_in_folder
-from airflow_provider_raydatallm.processor.input.formats.base import FileScan, PlannedFile
+from airflow_provider_raydatallm.processor.input.formats.base import FileFormat, FileScan, PlannedFile
 from airflow_provider_raydatallm.processor.input.formats.options import ReadOptions
 from airflow_provider_raydatallm.processor.input.formats.registry import FORMATS, FoundFormat, find_format
 from airflow_provider_raydatallm.processor.input.listing import (
@@ -154,18 +154,11 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
         types do not go together.
     """
     listing = listing or list_input(job)
-    fmt = job.source.format
-    found = find_format(f.path for f in listing.files) if fmt == "auto" else FoundFormat(fmt)
-    options = ReadOptions.of(job, found.csv)
-    reader = FORMATS[found.name](open_fs(job.resolved_input_path)[0], options)
-    listed = [f for f in listing.files if f.size or not reader.may_be_empty]
-    check_folders(job, listed)
-    with ThreadPoolExecutor(1 if reader.scans_all else STORAGE_THREADS) as pool:
-        files = [ScannedFile.of(*one) for one in zip(listed, pool.map(reader.scan, listed), strict=True)]
+    found, options, reader, files = _scan(job, listing)
     reader.check_headers([(one.file.path, one.scan.schema.names) for one in files])
     _check_columns(files)
     _check_refused(files, options)
-    all_columns = list(dict.fromkeys(name for one in files for name in one.columns))
+    all_columns = _all_columns(files)
     own_column = folder_column(job.slice_path)
     types = unify_files(reader, files, _declared(options, files, all_columns), own_column)
     columns = _select_columns(types.schema, all_columns, job)
@@ -191,10 +184,19 @@ def survey_input(job: SliceJob, listing: Listing | None = None, known: KnownColu
             units=(),
             input_hash=listing.hash,
             files=len(files),
-            slice_filter=build_slice_filter(job, listed, all_columns, types.schema),
+            slice_filter=build_slice_filter(job, [one.file for one in files], all_columns, types.schema),
         ),
         frozenset(field.name for field in unknown),
     )
+
+
+def find_columns(job: SliceJob, listing: Listing) -> tuple[list[str], bool]:
+    """Returns the columns that the files have, and whether their values are texts where no type is declared.
+
+    :raises SliceError: for an input that cannot be read in its format.
+    """
+    _, _, reader, files = _scan(job, listing)
+    return _all_columns(files), reader.is_untyped
 
 
 def make_plan(job: SliceJob, listing: Listing | None = None) -> Plan:
@@ -215,6 +217,22 @@ def with_table_types(plan: Plan, known: KnownColumns) -> Plan:
     source = {field.name: field.type for field in plan.source_schema}
     own = pa.schema([f.with_type(pa.null()) if pa.types.is_null(source[f.name]) else f for f in plan.schema])
     return replace(plan, schema=published_types(own, replace(known, bound=frozenset()), AnyValues()))
+
+
+def _scan(job: SliceJob, listing: Listing) -> tuple[FoundFormat, ReadOptions, FileFormat, list[ScannedFile]]:
+    fmt = job.source.format
+    found = find_format(f.path for f in listing.files) if fmt == "auto" else FoundFormat(fmt)
+    options = ReadOptions.of(job, found.csv)
+    reader = FORMATS[found.name](open_fs(job.resolved_input_path)[0], options)
+    listed = [f for f in listing.files if f.size or not reader.may_be_empty]
+    check_folders(job, listed)
+    with ThreadPoolExecutor(1 if reader.scans_all else STORAGE_THREADS) as pool:
+        files = [ScannedFile.of(*one) for one in zip(listed, pool.map(reader.scan, listed), strict=True)]
+    return found, options, reader, files
+
+
+def _all_columns(files: Sequence[ScannedFile]) -> list[str]:
+    return list(dict.fromkeys(name for one in files for name in one.columns))
 
 
 class _FileKeys:

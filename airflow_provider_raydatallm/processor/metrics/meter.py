@@ -114,6 +114,10 @@ class WriterUpdate(NamedTuple):
         """Rows that succeeded or failed."""
         return sum(pc.sum(s.column(name)).as_py() for s in self.summaries for name in ("rows", "failed"))
 
+    def without_rows(self) -> WriterUpdate:
+        """What is left where the rows are not the slice's."""
+        return self._replace(summaries=(), failed=0)
+
     @property
     def inferred_rows(self) -> int:
         """Finished rows that this slice's engine answered, not the answer cache."""

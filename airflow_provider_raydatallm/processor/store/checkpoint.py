@@ -125,6 +125,13 @@ class Checkpoint:
         self.base = base
         self.folder = f"{CHECKPOINT}/{question}"
 
+    def of_golden_rows(self, hash_: str) -> Checkpoint:
+        """The folder of golden rows, within this one: it goes when this one does.
+
+        :param hash_: of their files.
+        """
+        return Checkpoint(self.store, f"{self.question}/golden-{hash_}")
+
     def planned_inputs(self) -> set[str]:
         """Hashes of the inputs that have a plan here."""
         names = self.store.names(self.folder)

@@ -111,6 +111,9 @@ class _Watch(InProcess):
         return sorted(self._seen.stored, key=lambda row: (units.index(row[0]), row[1]))
 
     def run_inference(self, run: InferenceRun, on_update: Callable[..., None]) -> None:
+        if run.is_golden:  # of which nothing is published
+            InProcess().run_inference(run, on_update)
+            return
         inference = run.inference
         self.plan, self.engine, self.columns = inference.plan, inference.engine, inference.builder.columns
         if self.engine.needs_token_lengths(raised=False):
@@ -118,7 +121,8 @@ class _Watch(InProcess):
             lengths = sample_token_lengths(self.engine.open_tokenizer, self.plan, rows, inference.builder)
             self.engine.choose_sizes(SizingInputs(None, lengths))
         shape = _Parser(inference.shape, self._note_stored)
-        super().run_inference(replace(run, inference=replace(inference, shape=shape)), on_update)
+        inference = replace(inference, shape=shape)
+        super().run_inference(replace(run, inference=inference, next_run=lambda: None), on_update)
 
     def _rows(self, table: pa.Table) -> list[Row]:
         assert self.plan is not None

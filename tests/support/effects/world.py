@@ -80,6 +80,7 @@ def _write_rows(folder: Path) -> None:
     (folder / "csv" / "rows.csv").write_bytes("a,b,n\none,'x',1\ntw\xe9\x80,'y',2\n".encode("latin-1"))
     (folder / "lines").mkdir()
     (folder / "lines" / "rows.jsonl").write_text('{"a": "one"}\n{"a": "two"}\n')
+    (folder / "golden.jsonl").write_text('{"a": "four", "answer": "red"}\n')
 
 
 def _write_media(folder: Path) -> None:

@@ -108,7 +108,8 @@ ADDRESSES = {path: leaf for path, leaf in LEAVES.items() if leaf.declared.is_add
 @pytest.mark.parametrize("path", ADDRESSES)
 def test_every_argument_that_is_an_address_is_checked(path: str) -> None:
     address = "s3://KEY:SECRET@bucket/x"
-    value = {"a": address} if ADDRESSES[path].field.annotation == dict[str, str] else address
+    is_dict = ADDRESSES[path].field.annotation == dict[str, str]
+    value = {"a": address} if is_dict else {"path": address} if path == "quality.golden" else address
     others = {"adapter__column": "tenant"} if path == "adapter.paths" else {}
     with pytest.raises(pydantic.ValidationError, match="a user name or a password") as e:
         slice_job(**{path.replace(".", "__"): value, **others})

@@ -111,6 +111,8 @@ class FileFormat(ABC):
     scans_all: ClassVar[bool] = False
     #: Whether a file may lack a column of a declared type, which is null there.
     may_lack_declared: ClassVar[bool] = False
+    #: Whether its values are texts where no type is declared.
+    is_untyped: ClassVar[bool] = False
     #: Whether its integers may be read as floats that are equal: its numbers have no types.
     floats_count: ClassVar[bool] = False
 

@@ -50,6 +50,7 @@ class CsvFormat(TextFormat):
     title = "CSV"
     extensions = (".csv",)
     csv_by_extension = {".tsv": _TABS, ".tab": _TABS}
+    is_untyped = True
     _row_in_message = re.compile(r"Row #(\d+)")
 
     @property

@@ -21,7 +21,8 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
         "outcome", "slice_key", "output_path", "published_version", "report_path", "ray_job_id",
         "staged_version",
         "dashboard_url", "fingerprint", "labels", "quarantine_reasons",
-        "counts", "tokens", "seconds", "throughput", "utilisation", "balance", "gates", "advice",
+        "counts", "tokens", "seconds", "throughput", "utilisation", "balance", "golden", "gates",
+        "advice",
     }  # fmt: skip
     assert set(xcom["seconds"]) == {"queued", "start", "engine_start", "inference", "publish", "total"}
     assert set(xcom["counts"]) == {

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from airflow_provider_raydatallm.contract.result.golden import GoldenFigures
 from airflow_provider_raydatallm.contract.spec.gate import Gate
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.judge import judge
@@ -149,6 +150,29 @@ def test_verdict_says_value_and_limit(gate: dict[str, Any], now: Facts, says: st
     assert str(one) == says
 
 
+def golden(accuracy: float, of: str = "a") -> Facts:
+    """With so many golden rows right, of a file."""
+    figures = GoldenFigures(
+        hash=of * 16, columns=("answer",), rows=100, correct=round(100 * accuracy), accuracy=accuracy,
+        low=0, high=1,
+    )  # fmt: skip
+    counts = {"planned": 9, "succeeded": 9}
+    return Facts.of_commit({"report": {"counts": counts, "golden": figures.model_dump(mode="json")}})
+
+
+def test_golden_rows_are_judged_and_compared_with_slices_that_had_the_same_ones() -> None:
+    gate = {"of": "golden", "min": 0.9}
+    assert verdict(gate, golden(0.93)) == ("passed", 0.93)
+    assert verdict(gate, golden(0.89)) == ("failed", 0.89)
+    assert verdict(gate, facts()) == ("unknown", None)
+    before = [facts(), golden(0.2, "b"), golden(0.93), golden(0.95), golden(0.94)]
+    gate = {"of": "golden", "max": 0.05, "against": 5}
+    assert verdict(gate, golden(0.88), *before) == ("failed", 0.06)
+    assert verdict(gate, golden(0.92), *before) == ("passed", 0.02)
+    assert verdict(gate, golden(0.88, "b"), *before) == ("unknown", None)
+    assert verdict(gate, facts(), *before) == ("unknown", None)
+
+
 def test_only_the_nearest_slices_count() -> None:
     before = [facts(10), facts(1000), facts(1000)]
     assert verdict({"of": "rows", "max": 1.5, "against": 1}, facts(12), *before) == ("passed", 1.2)
@@ -161,6 +185,7 @@ def test_only_the_nearest_slices_count() -> None:
         ({"of": "label:", "max": 1}, "is no figure"),
         ({"of": "truncated"}, "has no limit"),
         ({"of": "rows", "max": 1, "min": 2}, "lets nothing pass"),
+        ({"of": "golden", "min": 90}, "'golden' has the limit 90: shares are from 0 to 1"),
         ({"of": "truncated", "max": 2}, "'truncated' has the limit 2: shares are from 0 to 1"),
         ({"of": "label:x", "min": 5, "max": 10}, "has the limit 5: shares"),
         ({"of": "labels", "max": 0.2}, "against="),

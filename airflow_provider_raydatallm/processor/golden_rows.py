@@ -1,0 +1,371 @@
+"""Golden rows: rows whose right answers are known. A run's engine answers them after the slice's, and nobody
+publishes them: they tell how many of its answers are right.
+
+They have a plan of their own, and a folder of fragments in the slice's checkpoint, which goes with it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as pt
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.failure import Place
+from airflow_provider_raydatallm.contract.result.golden import GoldenFigures, GoldenTokens
+from airflow_provider_raydatallm.contract.spec.gate import MOST_SLICES
+from airflow_provider_raydatallm.contract.spec.golden import MOST_GOLDEN_ROWS
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
+from airflow_provider_raydatallm.processor.columns import TOKEN_FIELDS
+from airflow_provider_raydatallm.processor.gates.facts import Facts
+from airflow_provider_raydatallm.processor.gates.golden_figures import (
+    calibration_error,
+    confusions,
+    wilson_interval,
+)
+from airflow_provider_raydatallm.processor.inference.ray_cluster import InferencePlan
+from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.input.publishable import CheckedReader
+from airflow_provider_raydatallm.processor.input.survey import find_columns, survey_input
+from airflow_provider_raydatallm.processor.input.types.declared import parse_path
+from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
+from airflow_provider_raydatallm.processor.publish.value_counts import label_column, probability_column
+from airflow_provider_raydatallm.processor.request.answers import label_confidence
+from airflow_provider_raydatallm.processor.request.answers.details import AnswerDetails
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader
+from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
+from airflow_provider_raydatallm.processor.store.ledger import Fragments, Ledger
+from airflow_provider_raydatallm.processor.store.table_versions import newest_versions
+
+#: What no answer equals: a right answer that is no value of the answers' type.
+_NO_ANSWER = object()
+_SHOWN_CHARACTERS = 100
+
+#: How answers are compared: as they are, as sets of labels, or by the JSON in their texts.
+_Comparison = Literal["exact", "sets", "json"]
+
+
+@dataclass(frozen=True)
+class GoldenRows:
+    """
+    :ivar inference: how they are answered: as the slice's rows are, by the same engine.
+    :ivar columns: of the answers, those whose right values they have.
+    :ivar hash: of their files.
+    """
+
+    inference: InferencePlan
+    columns: tuple[str, ...]
+    hash: str
+
+    @classmethod
+    def find(cls, inference: InferencePlan) -> GoldenRows | None:
+        """
+        :param inference: of the slice's rows.
+        :raises SliceError: when they cannot be asked, or compared with answers.
+        """
+        if inference.job.golden_path is None:
+            return None
+        with _naming_them():
+            golden = _find(inference, inference.job.golden_path)
+            CheckedReader(golden.plan, golden.columns).check_ahead(range(len(golden.plan.units)))
+            golden._check_labels()
+        return golden
+
+    @property
+    def plan(self) -> Plan:
+        return self.inference.plan
+
+    def _check_labels(self) -> None:
+        """:raises SliceError: when no answer can be right to a row."""
+        job = self.inference.job
+        labels, name = job.task.labels_of_answers, job.output_column
+        if labels is None or name not in self.columns or job.postprocess is not None:
+            return
+        is_multi = _is_multi_label(job)
+        kind, known = pa.list_(pa.string()) if is_multi else pa.string(), set(labels)
+        for index, expected in enumerate(self._read([name])):
+            for offset, value in enumerate(_as_type(expected.column(0), kind)):
+                several = value if is_multi and isinstance(value, list) else [value]
+                wrong = [one for one in several if one is _NO_ANSWER or one not in known]
+                if wrong:
+                    shown = expected.column(0)[offset].as_py() if wrong[0] is _NO_ANSWER else wrong[0]
+                    place = self.plan.place_in(self.plan.units[index], offset)
+                    raise SliceError(
+                        f"{self.plan.locate(index, offset)} has a right answer in column {name!r} that is "
+                        "none of the choices",
+                        kind="input",
+                        advice="Correct it, or leave the row out",
+                        place=replace(place, column=name),
+                        row_texts=(f"{shown!r:.{_SHOWN_CHARACTERS}}",),
+                    )
+
+    def _read(self, columns: Sequence[str]) -> Iterator[pa.Table]:
+        """Yields the columns of each unit."""
+        with self.plan.open() as reader:
+            for unit in self.plan.units:
+                yield pa.concat_tables(reader.read(unit, columns))
+
+    def figures(self, checkpoint: Checkpoint, ledger: Ledger) -> GoldenFigures:
+        """Compares the answers with the right ones.
+
+        :param checkpoint, ledger: theirs.
+        :raises CorruptFileError: naming a damaged fragment.
+        """
+        job = self.inference.job
+        found = _Found()
+        fields = {f.name: f for f in fragment_fields(checkpoint.store, checkpoint.folder, ledger.rows)}
+        columns = tuple(name for name in self.columns if name in fields or not len(ledger.rows))
+        if not columns:
+            raise SliceError(
+                f"quality.golden: {self.plan.url} has none of the columns that postprocess returned",
+                kind="input",
+                advice=(
+                    "Name its columns as postprocess does",
+                    "Its return annotation has that checked before a row is asked",
+                ),
+                row_texts=(f"it returned {', '.join(map(repr, fields))}",),
+            )
+        label, probability = label_column(job), probability_column(job)
+        label = label if label in columns and not _is_multi_label(job) else None
+        wanted = [fields[name] for name in (*columns, probability) if name in fields]
+        answers = self._reader(checkpoint, ledger.rows, [*wanted, *TOKEN_FIELDS])
+        failed = self._reader(checkpoint, ledger.failures, TOKEN_FIELDS)
+        for index, expected in enumerate(self._read(columns)):
+            offsets, answered = answers.window(index, 0, expected.num_rows)
+            found.add_tokens(answered)
+            found.add_tokens(failed.window(index, 0, expected.num_rows, every=True)[1])
+            right = np.zeros((len(columns), expected.num_rows), bool)
+            rows = expected.take(pa.array(offsets))
+            for number, name in enumerate(columns if len(offsets) else ()):
+                right[number, offsets] = _are_equal(
+                    rows.column(name), answered.column(name), _comparison(job, name)
+                )
+            found.are_right += np.all(right, axis=0).tolist()
+            if label is not None:
+                are_right = right[columns.index(label)]
+                found.add_labels(expected.column(label), offsets, answered, label, probability, are_right)
+        correct, total = sum(found.are_right), len(found.are_right)
+        low, high = wilson_interval(correct, total)
+        return GoldenFigures(
+            hash=self.hash,
+            columns=columns,
+            rows=total,
+            correct=correct,
+            accuracy=correct / total,
+            low=round(low, 4),
+            high=round(high, 4),
+            tokens=GoldenTokens(**found.tokens),
+            confusion=confusions(found.pairs) if label is not None else None,
+            calibration_error=calibration_error(found.probabilities, found.labels_are_right),
+            before=_accuracy_before(job, self.hash),
+        )
+
+    def _reader(self, checkpoint: Checkpoint, of: Fragments, fields: Sequence[pa.Field]) -> FragmentReader:
+        units = self.plan.units
+        [pieces] = of.divide([range(len(units))], len(units))
+        ids = {unit.id: index for index, unit in enumerate(units)}
+        return FragmentReader(checkpoint.store, checkpoint.folder, pieces, ids, fields)
+
+
+@dataclass
+class _Found:
+    """What is found out of golden rows, unit by unit."""
+
+    are_right: list[bool] = field(default_factory=list)
+    tokens: dict[str, int] = field(default_factory=dict)
+    #: Of single labels: the right one, and the answer.
+    pairs: list[tuple[str, str | None]] = field(default_factory=list)
+    probabilities: list[float] = field(default_factory=list)
+    labels_are_right: list[bool] = field(default_factory=list)
+
+    def add_tokens(self, attempts: pa.Table) -> None:
+        for name in ("input", "output"):
+            total = pc.sum(attempts.column(f"__{name}_tokens")).as_py()
+            if total is not None:
+                self.tokens[name] = self.tokens.get(name, 0) + total
+
+    def add_labels(
+        self,
+        expected: pa.ChunkedArray,
+        offsets: np.ndarray,
+        answered: pa.Table,
+        label: str,
+        probability: str | None,
+        right: np.ndarray,
+    ) -> None:
+        said = dict(zip(offsets.tolist(), answered.column(label).to_pylist(), strict=True))
+        for offset, value in enumerate(expected.to_pylist()):
+            if value is not None:
+                self.pairs.append((str(value)[:_SHOWN_CHARACTERS], said.get(offset)))
+        if probability is not None and probability in answered.column_names:
+            of_rows = zip(offsets.tolist(), answered.column(probability).to_pylist(), strict=True)
+            known = [(offset, value) for offset, value in of_rows if value is not None]
+            self.probabilities += [value for _, value in known]
+            self.labels_are_right += [bool(right[offset]) for offset, _ in known]
+
+
+def _find(inference: InferencePlan, path: str) -> GoldenRows:
+    # Their files are nobody's slice, and no folder gives them a column.
+    source: dict[str, Any] = {"column": None, "max_rows": None, "format": "auto", "column_types": {}}
+    job = inference.job.model_copy(update={"input_path": path, "columns": None}).changed(source=source)
+    listing = Listing(tuple(replace(file, partition=()) for file in list_input(job).files))
+    if not listing.files:
+        raise SliceError(f"there is no file at {path}", kind="input", advice="Correct the path")
+    names, is_untyped = find_columns(job, listing)
+    if not names:
+        raise _without_rows(path)
+    requested = inference.builder.columns
+    if missing := [name for name in requested if name not in names]:
+        raise SliceError(
+            f"{path} lacks the column {missing[0]!r}, which the request reads",
+            kind="input",
+            advice="Give it all columns of the input that the request reads",
+            place=Place(column=missing[0]),
+            row_texts=(f"the columns are {', '.join(map(repr, names))}",),
+        )
+    columns = _expected_columns(inference, names)
+    read = list(dict.fromkeys([*requested, *columns]))
+    types = {
+        text: kind
+        for text, kind in inference.job.source.column_types.items()
+        if parse_path(text, names)[0] in read
+    }
+    if is_untyped:  # where the slice's rows have types: a request would write others otherwise
+        own = inference.plan.source_schema
+        types |= {name: str(own.field(name).type) for name in requested if _is_number(own.field(name).type)}
+    job = job.model_copy(update={"columns": tuple(read)}).changed(source={"column_types": types})
+    plan = survey_input(job, listing).plan(read)
+    if not plan.rows:
+        raise _without_rows(path)
+    if plan.rows > MOST_GOLDEN_ROWS:
+        raise SliceError(
+            f"{path} has {plan.rows:,} rows, and may have {MOST_GOLDEN_ROWS:,}",
+            kind="input",
+            advice="Give some hundred rows whose right answers are known",
+        )
+    return GoldenRows(replace(inference, plan=plan), columns, listing.hash)
+
+
+def _without_rows(path: str) -> SliceError:
+    return SliceError(f"{path} has no row", kind="input", advice="Give it rows whose right answers are known")
+
+
+def _expected_columns(inference: InferencePlan, names: Sequence[str]) -> tuple[str, ...]:
+    """Returns the answers' columns that the rows have; where only answers tell these, all that are not the
+    input's.
+
+    :raises SliceError: when there is none.
+    """
+    job = inference.job
+    # What says more of an answer is not an answer that a person corrects.
+    beside = [*label_confidence.fields(job), *AnswerDetails(job).fields, *detail_columns(job)]
+    others = {field.name for field in beside}
+    known = [field.name for field in inference.shape.known_fields if field.name not in others]
+    if known:
+        columns = tuple(name for name in known if name in names)
+    else:
+        inputs = set(inference.plan.source_schema.names)
+        columns = tuple(name for name in names if name not in inputs | others)
+    if not columns:
+        has = f"none of the answers' columns ({', '.join(map(repr, known[:10]))})"
+        raise SliceError(
+            f"{job.golden_path} has {has if known else 'no column beside those of the input'}",
+            kind="input",
+            advice="Add a column with the right answers, named as it is published",
+            row_texts=(f"the columns are {', '.join(map(repr, names))}",),
+        )
+    return columns
+
+
+@contextmanager
+def _naming_them() -> Iterator[None]:
+    """Says in errors that they are about golden rows."""
+    try:
+        yield
+    except SliceError as e:
+        raise SliceError.of(replace(e.failure, sentence=f"quality.golden: {e.failure.sentence}")) from e
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    """Whether it is a type that a text file's values are declared to be of."""
+    is_number = pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal128(kind) or pt.is_boolean(kind)
+    return bool(is_number or pt.is_timestamp(kind) or pt.is_date32(kind))
+
+
+def _is_multi_label(job: SliceJob) -> bool:
+    return isinstance(job.task, Generate) and job.task.labels.multi
+
+
+def _comparison(job: SliceJob, column: str) -> _Comparison:
+    if column == job.output_column and job.postprocess is None:
+        if _is_multi_label(job):
+            return "sets"
+        if isinstance(job.task, Generate) and job.task.output_schema is not None:
+            return "json"
+    return "exact"
+
+
+def _are_equal(expected: pa.ChunkedArray, answered: pa.ChunkedArray, comparison: _Comparison) -> list[bool]:
+    """:param expected: the right values, which may be of another type, such as the texts of a CSV file."""
+    wanted, said = _as_type(expected, answered.type), answered.to_pylist()
+    return [_is_equal(one, other, comparison) for one, other in zip(wanted, said, strict=True)]
+
+
+def _is_equal(expected: Any, answered: Any, comparison: _Comparison) -> bool:
+    if expected is None or answered is None or expected is _NO_ANSWER:
+        return expected is answered
+    if comparison == "sets":
+        return set(expected) == set(answered)
+    if comparison == "json" and isinstance(expected, str) and isinstance(answered, str):
+        return bool(_parsed(expected) == _parsed(answered))
+    return bool(expected == answered)
+
+
+def _parsed(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+def _as_type(column: pa.ChunkedArray, kind: pa.DataType) -> list[Any]:
+    """Returns values of the type; `_NO_ANSWER` for those that are none of it."""
+    values = column.to_pylist()
+    return values if column.type == kind else [_value_as(value, kind) for value in values]
+
+
+def _value_as(value: Any, kind: pa.DataType) -> Any:
+    if value is None:
+        return None
+    try:
+        if pt.is_nested(kind):
+            return pa.scalar(json.loads(value) if isinstance(value, str) else value, kind).as_py()
+        return pa.scalar(value).cast(kind).as_py()
+    except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException):
+        return _NO_ANSWER
+
+
+def _accuracy_before(job: SliceJob, of: str) -> float | None:
+    """Returns the accuracy of the newest slice before this one that had these golden rows.
+
+    :raises StorageError: when the store cannot be read now.
+    """
+    for version in islice(newest_versions(job.address, job.source.slice_format, before=True), MOST_SLICES):
+        try:
+            golden = Facts.of_commit(version.body).golden
+        except ValueError:
+            continue
+        if golden is not None and golden.hash == of:
+            return golden.accuracy
+    return None

@@ -1,0 +1,369 @@
+"""Golden rows: answered with the slice's, published by nobody, and compared with what is right."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
+from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
+from airflow_provider_raydatallm.processor.slice_run import run_slice
+from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
+from tests.support.slice_files import answers, checkpoint_folders, files_below, metadata
+
+NAMES = [f"name {n}" for n in range(25)]
+#: What the stub engine answers, but for one row that it gets wrong and one that fails.
+GOLDEN = [
+    {"name": "known", "answer": "known"},
+    {"name": "known, too", "answer": "known, too"},
+    {"name": "wrong", "answer": "right"},
+    {"name": "fails", "answer": "fails"},
+]
+
+
+class Asks(InProcess):
+    """Notes the texts of requests, in order."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(before_batch=self._note, **given)
+        self.texts: list[str] = []
+        self.ends_at: str | None = None
+
+    def _note(self, batch: pa.Table) -> None:
+        texts = [json.loads(text)["messages"][0]["content"] for text in batch["__request"].to_pylist()]
+        if self.ends_at in texts:
+            raise KeyboardInterrupt
+        self.texts += texts
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> SliceJob:
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"name": NAMES}), tmp_path / "in" / "a.parquet")
+    return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", quality__max_quarantine=0)
+
+
+def write(job: SliceJob, rows: list[dict[str, Any]] = GOLDEN, name: str = "golden.jsonl") -> str:
+    """A file of golden rows, beside the input."""
+    path = Path(job.input_path).parent / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def with_golden(job: SliceJob, path: str, **given: Any) -> SliceJob:
+    return changed(job, quality__golden={"path": path}, **given)
+
+
+def stopped(job: SliceJob, cluster: InProcess, of: str = "rows") -> None:
+    """A run that answers all rows and publishes nothing."""
+    with pytest.raises(SliceError, match="did not pass"):
+        run_in_process(changed(job, quality__gates=[{"of": of, "min": 1, "max": 1}]), cluster)
+
+
+def test_golden_rows_are_in_no_figure_of_the_slice_but_their_own(job: SliceJob) -> None:
+    plain = run_in_process(job)
+    table, files = pq.read_table(job.slice_path, partitioning=None), files_below(metadata(job))
+    cluster, told = Asks(), []
+    other = with_golden(changed(job, output_path=f"{job.output_path}-2"), write(job))
+    report = run_slice(other, told.append, cluster)
+    assert pq.read_table(other.slice_path, partitioning=None).equals(table)
+    assert len(files_below(metadata(other))) == len(files)
+    assert (report.counts, report.tokens, report.fingerprint) == (
+        plain.counts,
+        plain.tokens,
+        plain.fingerprint,
+    )
+    assert sum(report.history.rows if report.history else ()) == len(NAMES)
+    assert max(progress.get("rows", 0) for progress in told) == len(NAMES)
+    golden = report.golden
+    assert golden is not None
+    assert (golden.rows, golden.correct, golden.accuracy, golden.columns) == (4, 2, 0.5, ("answer",))
+    assert (golden.tokens.input, golden.tokens.output) == (21, 9)  # of the three that were answered
+    assert (golden.confusion, golden.calibration_error, golden.before) == (None, None, None)
+    assert (round(golden.low, 4), round(golden.high, 4)) == (0.15, 0.85)
+    assert plain.golden is None
+    assert cluster.texts == [*NAMES, *(row["name"] for row in GOLDEN)]
+    assert checkpoint_folders(other) == []
+
+
+def test_golden_rows_are_asked_once(job: SliceJob) -> None:
+    cluster = Asks()
+    job = with_golden(job, write(job))
+    assert re.search(r"golden rows +4, of which 4 are to be answered", as_table(plan_run(job, None)))
+    stopped(job, cluster)
+    assert len(cluster.texts) == len(NAMES) + 4
+    cluster.texts.clear()
+    assert as_json(plan_run(job, None))["golden"] == {"rows": 4, "to_answer": 0}
+    report = run_in_process(job, cluster)
+    assert cluster.texts == []
+    assert report.golden is not None
+    assert (report.golden.correct, report.golden.tokens.input) == (2, 21)
+    assert run_in_process(job, cluster).golden == report.golden  # unchanged
+
+
+def test_other_golden_rows_are_all_that_is_asked(job: SliceJob) -> None:
+    cluster = Asks()
+    stopped(job, cluster)
+    cluster.texts.clear()
+    stopped(with_golden(job, write(job)), cluster)
+    assert cluster.texts == [row["name"] for row in GOLDEN]
+    cluster.texts.clear()
+    report = run_in_process(with_golden(job, write(job, GOLDEN[:1])), cluster)
+    assert cluster.texts == ["known"]
+    assert report.counts.resumed == len(NAMES)
+    assert report.golden is not None
+    assert report.golden.accuracy == 1
+    assert checkpoint_folders(job) == []
+
+
+@pytest.mark.parametrize(("ends_at", "left"), [("name 20", 9), ("wrong", 2)])
+def test_run_after_one_that_was_killed_asks_what_is_missing(job: SliceJob, ends_at: str, left: int) -> None:
+    cluster = Asks(batch=1)
+    job = with_golden(job, write(job))
+    cluster.ends_at = ends_at
+    with pytest.raises(KeyboardInterrupt):
+        run_in_process(job, cluster)
+    cluster.texts, cluster.ends_at = [], None
+    report = run_in_process(job, cluster)
+    assert len(cluster.texts) == left
+    assert report.golden is not None
+    assert (report.golden.rows, report.golden.correct) == (4, 2)
+    assert answers(job) == NAMES
+
+
+def test_damaged_fragments_of_golden_rows_are_asked_again(job: SliceJob) -> None:
+    cluster = Asks()
+    job = with_golden(job, write(job))
+    stopped(job, cluster)
+    [fragment] = metadata(job).glob("checkpoint/*/golden-*/rows-*.arrow")
+    fragment.write_bytes(fragment.read_bytes()[:-9])
+    cluster.texts.clear()
+    report = run_in_process(job, cluster)
+    assert len(cluster.texts) == 3
+    assert report.golden is not None
+    assert report.golden.correct == 2
+
+
+def test_golden_rows_have_the_slices_attempts_and_repairs(job: SliceJob) -> None:
+    seen: list[str] = []
+
+    def answer(batch: pa.Table) -> pa.Table:
+        """Valid from the second time on, but for one row."""
+        answers = answer_with()(batch)
+        texts = []
+        for text in batch["__request"].to_pylist():
+            messages = json.loads(text)["messages"]
+            name = messages[0]["content"]
+            seen.append(name)
+            texts.append("no" if name == "wrong" or len(messages) < 3 else "yes")
+        return answers.set_column(answers.schema.get_field_index("text"), "text", pa.array(texts))
+
+    path = write(job, [{"name": name, "answer": "yes"} for name in ("known", "wrong")])
+    job = changed(with_golden(job, path), regex="yes", quality__repair=2)
+    report = run_in_process(job, InProcess(answer=answer))
+    assert report.golden is not None
+    assert (report.golden.rows, report.golden.correct) == (2, 1)
+    assert (seen.count("known"), seen.count("wrong"), seen.count(NAMES[0])) == (2, 3, 2)
+    assert report.golden.tokens.input == 7 * 5
+    assert report.counts.succeeded == len(NAMES)
+
+
+def test_engine_that_is_given_up_over_golden_rows_fails_no_row_of_the_slice(job: SliceJob) -> None:
+    class Deadly(Asks):
+        def _answer_run(self, run: Any, on_update: Any) -> None:
+            if run.is_golden and len(self.texts) == len(NAMES):
+                self.texts.append("")
+                raise EngineGivenUpError("workers died", kind="engine")
+            super()._answer_run(run, on_update)
+
+    cluster = Deadly()
+    report = run_in_process(with_golden(job, write(job)), cluster)
+    assert report.golden is not None
+    assert report.golden.correct == 2
+
+
+def test_slice_that_loses_too_many_rows_asks_no_golden_row(job: SliceJob) -> None:
+    pq.write_table(pa.table({"name": ["fails"]}), f"{job.input_path}/a.parquet")
+    cluster = Asks()
+    with pytest.raises(SliceError, match="failed"):
+        run_in_process(with_golden(job, write(job)), cluster)
+    assert cluster.texts == ["fails"]
+
+
+def labels_job(job: SliceJob, path: str, **given: Any) -> SliceJob:
+    return changed(with_golden(job, path), choices=["x", "y"], **given)
+
+
+def test_labels_have_confusions(job: SliceJob) -> None:
+    path = write(job, [{"name": str(n), "answer": "xy"[n > 5]} for n in range(8)])
+    report = run_in_process(labels_job(job, path))
+    assert report.golden is not None
+    assert report.golden.accuracy == 0.75
+    assert [one.model_dump() for one in report.golden.confusion or ()] == [
+        {"expected": "y", "answered": "x", "rows": 2}
+    ]
+
+
+def numbers(of: Callable[[str], list[float]]) -> Callable[[pa.Table], pa.Table]:
+    def answer(batch: pa.Table) -> pa.Table:
+        answers = answer_with(text=None)(batch)
+        names = [json.loads(text)["messages"][-1]["content"] for text in batch["__request"].to_pylist()]
+        column = pa.array(map(of, names), pa.list_(pa.float32()))
+        return answers.set_column(answers.schema.get_field_index("numbers"), "numbers", column)
+
+    return answer
+
+
+def test_probabilities_of_labels_are_held_against_how_often_they_are_right(job: SliceJob) -> None:
+    cluster = InProcess(answer=numbers(lambda name: [0.75, 0.25]))
+    path = write(job, [{"name": str(n), "answer": "xy"[n > 4], "answer_probability": 1} for n in range(10)])
+    report = run_in_process(labels_job(job, path, engine="vllm", labels__confidence=True), cluster)
+    assert report.golden is not None
+    assert report.golden.columns == ("answer",)  # an export has more columns, which nobody corrects
+    assert report.golden.calibration_error == pytest.approx(0.25)
+
+
+def test_several_labels_are_compared_as_sets(job: SliceJob) -> None:
+    path = Path(write(job, name="golden.csv"))
+    path.write_text('name,answer\nboth,"[""y"", ""x""]"\nx,"[""x""]"\nx,"[]"\nnone,[]\n')
+    of = {"both": [0.9, 0.9], "none": [0.1, 0.1]}
+    cluster = InProcess(answer=numbers(lambda name: of.get(name, [0.9, 0.1])))
+    report = run_in_process(labels_job(job, str(path), engine="vllm", labels__multi=True), cluster)
+    assert report.golden is not None
+    assert (report.golden.correct, report.golden.rows, report.golden.confusion) == (3, 4, None)
+
+
+def test_texts_of_a_csv_file_are_compared_as_what_the_answers_are(job: SliceJob) -> None:
+    """The request reads a number, which a text of a file would write otherwise."""
+    pq.write_table(pa.table({"name": [1.5, 2.0]}), f"{job.input_path}/a.parquet")
+    schema = {
+        "type": "object", "properties": {"n": {"type": "number"}, "ok": {"type": "boolean"}},
+        "required": ["n", "ok"], "additionalProperties": False,
+    }  # fmt: skip
+    path = Path(write(job, name="golden.csv"))
+    path.write_text("ok,n,name\ntrue,1.50,1.50\nfalse,3,3\ntrue,4.1,4\ntrue,none,5\n")
+    job = changed(
+        with_golden(job, str(path)), prompt='{"n": {name}, "ok": true}', output_schema=schema,
+        output_mode="columns",
+    )  # fmt: skip
+    cluster = Asks()
+    report = run_in_process(job, cluster)
+    assert '"n": 3.0' in cluster.texts[3]
+    assert report.golden is not None
+    assert (report.golden.columns, report.golden.correct, report.golden.rows) == (("n", "ok"), 1, 4)
+
+
+def test_columns_that_only_answers_tell(job: SliceJob) -> None:
+    path = write(job, [{"name": "abc", "size": 3, "note": "hm"}, {"name": "abc", "size": 4, "note": "hm"}])
+    job = with_golden(job, path, postprocess="tests.unit.processor.test_golden_rows:size")
+    report = run_in_process(job)
+    assert report.golden is not None
+    assert (report.golden.columns, report.golden.correct) == (("size",), 1)
+    job = with_golden(changed(job, rerun__force=True), write(job, [{"name": "abc", "note": "hm"}]))
+    with pytest.raises(SliceError, match="none of the columns that postprocess returned"):
+        run_in_process(job)
+
+
+def size(row: dict[str, Any]) -> Any:
+    return {"size": len(row["answer"])}
+
+
+def test_accuracy_is_shown_beside_that_of_the_slice_before(job: SliceJob) -> None:
+    path = write(job)
+    for day in ("01", "02"):
+        run_in_process(changed(with_golden(job, path), slice_key=f"2026-01-{day}"))
+    run_in_process(changed(job, slice_key="2026-01-03"))
+    other = write(job, GOLDEN[:1], "other.jsonl")
+    run_in_process(changed(with_golden(job, other), slice_key="2026-01-04"))
+    report = run_in_process(changed(with_golden(job, path), slice_key="2026-01-05"))
+    assert report.golden is not None
+    assert report.golden.before == 0.5
+    assert str(report.golden) == "2 of 4 golden rows are right: 50.0% (15.0% to 85.0%, 50.0% before)"
+
+
+def test_gate_of_golden_rows_stops_or_holds_a_slice(job: SliceJob) -> None:
+    cluster = Asks()
+    job = with_golden(job, write(job))
+    strict = changed(job, quality__gates=[{"of": "golden", "min": 0.9}])
+    with pytest.raises(SliceError, match=r"golden is 0\.5, below min 0\.9"):
+        run_in_process(strict, cluster)
+    cluster.texts.clear()
+    held = changed(job, quality__gates=[{"of": "golden", "min": 0.9, "then": "hold"}])
+    for _ in range(2):  # what was staged has its figures
+        report = run_in_process(held, cluster)
+        assert report.outcome == "held"
+        assert report.golden is not None
+        assert [(one.of, one.value, one.verdict) for one in report.gates or ()] == [("golden", 0.5, "held")]
+    passed = run_in_process(changed(job, quality__gates=[{"of": "golden", "min": 0.4}]), cluster)
+    assert passed.outcome == "published"
+    assert passed.golden == report.golden
+    assert cluster.texts == []
+
+
+def refusal(job: SliceJob, path: str, **given: Any) -> SliceError:
+    cluster = InProcess()
+    with pytest.raises(SliceError) as raised:
+        run_in_process(with_golden(job, path, **given), cluster)
+    assert cluster.answered == 0
+    assert raised.value.kind == "input"
+    assert raised.value.failure.sentence.startswith("quality.golden: ")
+    return raised.value
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ([], "golden.jsonl has no row"),
+        ([{"name": "a", "right": "b"}], r"none of the answers' columns \('answer'\)"),
+        ([{"answer": "b"}], "golden.jsonl lacks the column 'name', which the request reads"),
+    ],
+)
+def test_golden_rows_that_cannot_be_asked_or_compared_are_refused_before_any_row(
+    job: SliceJob, rows: list[dict[str, Any]], says: str
+) -> None:
+    assert refusal(job, write(job, rows)).failure.sentence
+    with pytest.raises(SliceError, match=says):
+        run_in_process(with_golden(job, write(job, rows)))
+
+
+def test_golden_rows_are_files_in_an_input_format(job: SliceJob, tmp_path: Path) -> None:
+    assert "there is no file at" in str(refusal(job, f"{tmp_path}/nothing.csv"))
+    (tmp_path / "golden.csv").write_bytes(b"name,answer\na,b\nc,\xff\n")
+    assert "holds text that is not valid" in str(refusal(job, f"{tmp_path}/golden.csv"))
+    (tmp_path / "golden.xlsx").touch()
+    assert "is Excel, which is not read" in str(refusal(job, f"{tmp_path}/golden.xlsx"))
+
+
+@pytest.mark.parametrize("wrong", ["z", None])
+def test_right_label_is_one_of_the_choices(job: SliceJob, wrong: str | None) -> None:
+    path = write(job, [{"name": "a", "answer": "x"}, {"name": "b", "answer": wrong}])
+    error = refusal(job, path, choices=["x", "y"])
+    assert f"row 2 of {path} has a right answer in column 'answer' that is none of the choices" in str(error)
+    assert error.failure.row_texts == (repr(wrong),)
+    assert (error.failure.place.file, error.failure.place.row) == (path, 2)
+
+
+def test_corrected_export_of_a_published_slice_is_one(job: SliceJob, tmp_path: Path) -> None:
+    job = changed(job, publish__details=["attempts"])
+    first = changed(job, slice_key="2026-01-01")
+    run_in_process(first)
+    table = pq.read_table(first.slice_path, partitioning=None)
+    table = table.append_column("ds", pa.array(["2026-01-01"] * len(NAMES)))
+    pq.write_table(table, tmp_path / "export.parquet")
+    report = run_in_process(with_golden(job, f"{tmp_path}/export.parquet"))
+    assert report.golden is not None
+    assert (report.golden.rows, report.golden.accuracy, report.golden.columns) == (25, 1.0, ("answer",))
+
+
+def test_trial_has_golden_rows(job: SliceJob) -> None:
+    report = run_in_process(with_golden(job, write(job), source__max_rows=2))
+    assert (report.counts.planned, report.golden and report.golden.rows) == (2, 4)

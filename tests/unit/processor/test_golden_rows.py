@@ -319,6 +319,15 @@ def refusal(job: SliceJob, path: str, **given: Any) -> SliceError:
     return raised.value
 
 
+def test_held_slice_is_judged_by_the_golden_rows_of_now(job: SliceJob) -> None:
+    cluster = Asks()
+    held = run_in_process(changed(job, quality__gates=[{"of": "rows", "then": "hold"}]), cluster)
+    assert held.outcome == "held"
+    with pytest.raises(SliceError, match=r"golden is 0\.5, below min 0\.9"):
+        run_in_process(with_golden(job, write(job), quality__gates=[{"of": "golden", "min": 0.9}]), cluster)
+    assert cluster.texts == [*NAMES, *(row["name"] for row in GOLDEN)]
+
+
 @pytest.mark.parametrize(
     ("rows", "says"),
     [

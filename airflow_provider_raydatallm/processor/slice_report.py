@@ -56,7 +56,7 @@ def published_report(
         **totals_of("counts"),
     )
     sections = (
-        meter.report_sections(engine.gpus_held, {**startup_s, **engine.startup_seconds})
+        meter.report_sections(engine.gpus_held, {**startup_s, **engine.startup_seconds}, job.engine.gpu_price)
         if engine is not None
         else meter.report_sections()
     )

@@ -113,6 +113,37 @@ class Utilisation(Contract):
     memory_max: float | None = None
 
 
+class Cost(Contract):
+    """What this run's GPUs cost: `gpu_seconds` at the price of an hour. `per_1000_rows` and
+    `per_million_tokens`, in and out, count what this run finished: earlier tries had costs of their own.
+    """
+
+    total: float
+    per_1000_rows: float | None
+    per_million_tokens: float | None
+    gpu_hour_price: float
+
+    @classmethod
+    def of(
+        cls, gpu_seconds: float | None, gpu_hour_price: float | None, rows: int, tokens: int
+    ) -> Cost | None:
+        """Returns None without GPUs, or without a price."""
+        total = cost_of(gpu_seconds, gpu_hour_price)
+        if total is None or gpu_hour_price is None:
+            return None
+        return cls(
+            total=round(total, 6),
+            per_1000_rows=round(1e3 * total / rows, 6) if rows else None,
+            per_million_tokens=round(1e6 * total / tokens, 6) if tokens else None,
+            gpu_hour_price=gpu_hour_price,
+        )
+
+
+def cost_of(gpu_seconds: float | None, gpu_hour_price: float | None) -> float | None:
+    """Returns None where one of them is not known."""
+    return None if gpu_seconds is None or gpu_hour_price is None else gpu_seconds / 3600 * gpu_hour_price
+
+
 class Balance(Contract):
     workers: int | None = None
     max_over_mean: float | None = None
@@ -182,6 +213,11 @@ class Report(Contract):
     throughput: Throughput = Throughput()
     utilisation: Utilisation = Utilisation()
     balance: Balance = Balance()
+    #: From the engine's start to its last row, without the time in the queue, times the GPUs of the workers
+    #: that answered: also of a shared engine, whose GPUs answered other slices at the same time. None: no
+    #: GPUs, or not known which.
+    gpu_seconds: float | None = None
+    cost: Cost | None = None
     #: The busiest first; of very many workers, the busiest and the idlest.
     per_worker: WorkerShares | None = None
     history: History | None = None

@@ -15,10 +15,10 @@ Share = Literal[
 #: Before the label whose share of the rows is meant.
 OF_LABEL = "label:"
 #: What a gate may look at beside a share, or the share of a label.
-OTHERS = ("rows", "output_tokens", "confidence", "top_label", "labels")
-_OF_LABELS = OTHERS[2:]
+OTHERS = ("rows", "output_tokens", "cost", "cost_per_1000_rows", "confidence", "top_label", "labels")
+_OF_LABELS = OTHERS[4:]
 #: Those that are no shares.
-_NUMBERS = OTHERS[:2]
+_NUMBERS = OTHERS[:4]
 #: How many slices a history has at most: each is a read of its commit.
 MOST_SLICES = 60
 #: How many gates a slice has at most.
@@ -31,13 +31,15 @@ class Gate(Contract):
     """A limit of one figure of a slice.
 
     of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer,
-        failed attempts included), "confidence" (the labels' mean probability), "label:<label>" (that label's
+        failed attempts included), "cost" and "cost_per_1000_rows" (as in the run's report; not known without
+        the price of a GPU hour), "confidence" (the labels' mean probability), "label:<label>" (that label's
         share), "top_label" (the share of the commonest), or "labels": how far the shares of all labels moved
         (total variation: half the sum of the differences, from 0 to 1).
     max, min: what it may be. Shares are from 0 to 1.
     against: judges what changed since so many slices before it in the table, by their dates, or where keys
-        are none by the keys: of "rows" and "output_tokens" the ratio to the median of theirs, of a share the
-        difference from it, of "labels" the distance from all of their rows together.
+        are none by the keys: of numbers ("rows", "output_tokens", "cost", "cost_per_1000_rows") the ratio to
+        the median of theirs, of a share the difference from it, of "labels" the distance from all of their
+        rows together.
     same: "weekday" compares only with slices of the same day of the week.
     then: `fail` publishes nothing, and keeps the answered rows: another limit judges them again, and asks
         the model nothing. `hold` leaves it to a person, who approves or rejects the slice; it does so also

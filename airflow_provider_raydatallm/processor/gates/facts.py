@@ -16,6 +16,9 @@ _SomeRows = Annotated[_Rows, Field(ge=1)]
 _STRICT = ConfigDict(strict=True, hide_input_in_errors=True)
 _COUNTS = TypeAdapter(dict[str, _Rows | None], config=_STRICT)
 _SHARE = TypeAdapter(Annotated[float, Field(ge=0, le=1)] | None, config=_STRICT)
+_COST = TypeAdapter(
+    dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)] | None] | None, config=_STRICT
+)
 _LABELS = TypeAdapter(dict[str, _SomeRows] | None, config=_STRICT)
 
 
@@ -24,6 +27,7 @@ class Facts:
     """
     :ivar counts: of rows, as a report has them; None: not measured.
     :ivar tokens: likewise.
+    :ivar cost: of the run, as a report has it; nothing where it is not known.
     :ivar known: rows that count, of which that is known: there may be more where the count is None.
     :ivar confidence: the mean probability of labels; None where there is none.
     :ivar labels: the rows with each label.
@@ -32,6 +36,7 @@ class Facts:
 
     counts: Mapping[str, int | None]
     tokens: Mapping[str, int | None]
+    cost: Mapping[str, float | None]
     known: Mapping[str, int | None]
     confidence: float | None
     labels: Mapping[str, int]
@@ -51,8 +56,9 @@ class Facts:
         has_all = all_labels is not None or 0 < len(named) < MOST_LABELS
         known = _COUNTS.validate_python(body.get("known") or {})
         tokens = _COUNTS.validate_python(body["report"].get("tokens") or {})
+        cost = _COST.validate_python(body["report"].get("cost")) or {}
         confidence = _SHARE.validate_python(body.get("confidence"))
-        return cls(counts, tokens, known, confidence, all_labels or named, has_all)
+        return cls(counts, tokens, cost, known, confidence, all_labels or named, has_all)
 
     @property
     def planned(self) -> int:

@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.contract.result.counters import (
 from airflow_provider_raydatallm.contract.result.report import (
     MOST_WORKERS,
     Balance,
+    Cost,
     Seconds,
     StartupSeconds,
     Throughput,
@@ -223,7 +224,7 @@ class Meter:
             "queued_s": _rounded(self._queue_s),
             "engine_start_s": _rounded(self._engine_start_s),
             "first_row_s": _rounded(self._first_row - self._began) if self._first_row else None,
-            "workers": len(busy) or None,
+            "workers": self.workers,
             "busy": _rounded(self.mean_busy),
             "least_busy": _rounded(min(busy)) if busy else None,
             **self._utilisation().model_dump(),
@@ -256,6 +257,7 @@ class Meter:
         self,
         gpus_of: Callable[[int | None], float | None] = lambda workers: None,
         start: Mapping[str, float | None] | None = None,
+        gpu_hour_price: float | None = None,
     ) -> dict[str, Any]:
         """Returns the measured sections of a `Report`: seconds and rates of this run, all null when no row
         was left to answer.
@@ -264,7 +266,8 @@ class Meter:
         :param start: seconds before the first request, by field of `StartupSeconds`.
         """
         inference_s, busy = self._inference_s, self._busy_shares
-        gpus = gpus_of(len(busy) or None)
+        gpus = gpus_of(self.workers)
+        gpu_seconds = _rounded(self.gpu_seconds(gpus, self._last_row if inference_s else None))
         startup = StartupSeconds(**{n: _rounded(s) for n, s in start.items()}) if start is not None else None
         return {
             "seconds": Seconds(
@@ -281,11 +284,25 @@ class Meter:
             ),
             "utilisation": self._utilisation(),
             "balance": Balance(
-                workers=len(busy) or None,
+                workers=self.workers,
                 max_over_mean=_rounded(max(busy) * len(busy) / sum(busy)) if any(busy) else None,
             ),
+            "gpu_seconds": gpu_seconds,
+            "cost": Cost.of(gpu_seconds, gpu_hour_price, self.finished_rows, self._tokens),
             **self.details(),
         }
+
+    @property
+    def workers(self) -> int | None:
+        """How many have answered."""
+        return len(self._work_by_worker) or None
+
+    def gpu_seconds(self, gpus: float | None, until: float | None) -> float | None:
+        """Returns the seconds since the engine began to start, times its GPUs.
+
+        :param until: epoch seconds.
+        """
+        return max(until - self._began - self._queue_s, 0.0) * gpus if gpus and until is not None else None
 
     def _utilisation(self) -> Utilisation:
         usage = self._node_usage.utilisation()

@@ -27,6 +27,7 @@ from airflow_provider_raydatallm.processor.metrics.deadline import lateness
 from airflow_provider_raydatallm.processor.metrics.meter import Meter, WriterUpdate
 from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, ProgressReporter
+from airflow_provider_raydatallm.processor.metrics.spending import Spending
 from airflow_provider_raydatallm.processor.metrics.startup_time import environment_seconds
 from airflow_provider_raydatallm.processor.publish.answer_columns import (
     undecided_as_null,
@@ -243,6 +244,8 @@ class VersionBuild:
             carry_over_rows(self.checkpoint, self.folders, self.base, self.plan, lease.epoch)
         with ProgressReporter(self.job, self.folders.metadata, lease, self.progress) as reporter:
             meter: Meter | None = None
+            spending = Spending(self.job, self.checkpoint, lease)
+            reporter.keep = spending.save
             while True:
                 state = self.load_state(lease)
                 # After the ledger: whoever published meanwhile has removed the fragments that it counts.
@@ -251,7 +254,7 @@ class VersionBuild:
                 if meter is None:
                     meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing, self._model_work())
                     reporter.latest = meter.progress
-                run = _Run(self, lease, cluster, meter, reporter)
+                run = _Run(self, lease, cluster, meter, reporter, spending)
                 try:
                     return run.stage(run.infer(state), keep_days)
                 except CorruptFileError as e:
@@ -324,6 +327,7 @@ class _Run:
     cluster: Cluster
     meter: Meter
     reporter: ProgressReporter
+    spending: Spending
 
     def infer(self, state: CheckpointState) -> CheckpointState:
         """Runs inference until every row has its answer or has failed for good."""
@@ -387,6 +391,8 @@ class _Run:
         assert build.inference is not None
         inference = build.inference if engine is None else replace(build.inference, engine=engine)
         checked_schemas: set[bytes] = set()
+        rows_left = missing.rows
+        self._check_cost()
 
         def on_queued(waiting: dict[str, Any]) -> None:
             self._check_lease()
@@ -396,6 +402,7 @@ class _Run:
             self.reporter.report({"step": "queued", **meter.progress(), **waiting}, log_every)
 
         def on_update(update: WriterUpdate) -> None:
+            nonlocal rows_left
             self._check_lease()
             for summary in update.summaries:
                 for schema in set(summary.column("schema").to_pylist()) - checked_schemas - {None}:
@@ -413,7 +420,10 @@ class _Run:
                 # Nothing that is answered from here on could be published. The ledger has the last word: here
                 # a row that a task delivered again counts twice.
                 raise SliceError(f"{lost:,} rows failed", kind="transient")
-            progress = {"step": "answer" if meter.finished_rows else "start", **meter.progress()}
+            rows_left -= update.settled_rows
+            cost = self.spending.record(meter.gpu_seconds(self._gpus_held(inference.engine), time.time()))
+            step = "answer" if meter.finished_rows else "start"
+            progress = {"step": step, **meter.progress(), "cost": cost}
             if build.finish_by is not None:
                 progress |= lateness(build.finish_by, time.time(), progress)
             if progress["step"] == "start":
@@ -423,6 +433,8 @@ class _Run:
             else:
                 log_every_s = PROGRESS_SECONDS if update.summaries else math.inf
             self.reporter.report(progress, log_every_s, meter.details())
+            if rows_left > 0:
+                self._check_cost()
 
         def to_repair() -> InferenceRun | None:
             if not build.job.quality.repair or engine is not None:  # suspects wait for the next round
@@ -431,6 +443,8 @@ class _Run:
             check_quarantine(build.job, build.plan, build.checkpoint, state)
             if not state.repairable:
                 return None
+            nonlocal rows_left
+            rows_left = state.repairable.rows
             feedback = Feedback.of(url, folder, build.plan, state.invalid)
             return replace(run, missing=state.repairable, feedback=feedback)
 
@@ -462,6 +476,16 @@ class _Run:
         build = self.build
         check_quarantine(build.job, build.plan, build.checkpoint, state)
 
+    def _gpus_held(self, engine: Engine) -> float | None:
+        """Of an engine that runs. The fewest that it may have, before one has answered."""
+        fewest = engine.sizes.workers[0] if engine.sizes is not None else None
+        return engine.gpus_held(self.meter.workers or fewest)
+
+    def _check_cost(self) -> None:
+        """:raises SliceError: when the slice has spent what it may."""
+        meter = self.meter
+        self.spending.check(max(meter.rows_done - meter.failed_rows, 0), meter.planned_rows)
+
     def _check_lease(self) -> None:
         if self.lease.lost:
             self.lease.check()
@@ -489,6 +513,7 @@ class _Run:
                 carried_over=build.checkpoint.carried_over(),
                 startup_s=startup_s,
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
+                earlier_cost=self.spending.earlier,
             )
             labels = committed(build.job, published, totals.labels)
             slice_ = Facts.of_commit(

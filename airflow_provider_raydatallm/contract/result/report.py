@@ -114,8 +114,9 @@ class Utilisation(Contract):
 
 
 class Cost(Contract):
-    """What this run's GPUs cost: `gpu_seconds` at the price of an hour. `per_1000_rows` and
-    `per_million_tokens`, in and out, count what this run finished: earlier tries had costs of their own.
+    """What the slice's GPUs cost, by `gpu_hour_price`. `total`: of this run's `gpu_seconds`, and of earlier
+    tries of the same version as far as they kept it, as `limits.max_cost` counts. The others are of this run,
+    by the rows that it finished and its tokens, in and out.
     """
 
     total: float
@@ -125,16 +126,24 @@ class Cost(Contract):
 
     @classmethod
     def of(
-        cls, gpu_seconds: float | None, gpu_hour_price: float | None, rows: int, tokens: int
+        cls,
+        gpu_seconds: float | None,
+        gpu_hour_price: float | None,
+        rows: int,
+        tokens: int,
+        earlier: float = 0.0,
     ) -> Cost | None:
-        """Returns None without GPUs, or without a price."""
-        total = cost_of(gpu_seconds, gpu_hour_price)
-        if total is None or gpu_hour_price is None:
+        """Returns None without a price, or without GPUs.
+
+        :param earlier: what other tries cost.
+        """
+        cost = cost_of(gpu_seconds, gpu_hour_price) or 0.0
+        if gpu_hour_price is None or not cost + earlier:
             return None
         return cls(
-            total=round(total, 6),
-            per_1000_rows=round(1e3 * total / rows, 6) if rows else None,
-            per_million_tokens=round(1e6 * total / tokens, 6) if tokens else None,
+            total=round(cost + earlier, 6),
+            per_1000_rows=round(1e3 * cost / rows, 6) if cost and rows else None,
+            per_million_tokens=round(1e6 * cost / tokens, 6) if cost and tokens else None,
             gpu_hour_price=gpu_hour_price,
         )
 

@@ -477,9 +477,8 @@ class _Run:
         check_quarantine(build.job, build.plan, build.checkpoint, state)
 
     def _gpus_held(self, engine: Engine) -> float | None:
-        """Of an engine that runs. The fewest that it may have, before one has answered."""
-        fewest = engine.sizes.workers[0] if engine.sizes is not None else None
-        return engine.gpus_held(self.meter.workers or fewest)
+        """Of an engine that runs. The fewest that it may have, as long as it is not known."""
+        return engine.gpus_held(self.meter.workers) or engine.resources.gpus
 
     def _check_cost(self) -> None:
         """:raises SliceError: when the slice has spent what it may."""

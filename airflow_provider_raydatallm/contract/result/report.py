@@ -133,12 +133,12 @@ class Cost(Contract):
         tokens: int,
         earlier: float = 0.0,
     ) -> Cost | None:
-        """Returns None without a price, or without GPUs.
+        """Returns None without a price, or without GPUs, and where it is not known how many had rows.
 
         :param earlier: what other tries cost.
         """
         cost = cost_of(gpu_seconds, gpu_hour_price) or 0.0
-        if gpu_hour_price is None or not cost + earlier:
+        if gpu_hour_price is None or not (cost or (earlier and not rows)):
             return None
         return cls(
             total=round(cost + earlier, 6),

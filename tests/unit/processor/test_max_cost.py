@@ -14,6 +14,7 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.metrics import progress
+from airflow_provider_raydatallm.processor.sizing.facts import Resources
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from tests.support import stub_engine
@@ -99,6 +100,24 @@ def test_slice_that_is_only_to_be_published_is_not_refused(job: SliceJob, clock:
     assert "cost is 0.4, above max 0.3" in ends(limited(job, 0.1, **gate), cluster).failure.sentence
     report = run_in_process(limited(job, 0.1), cluster)
     assert (cluster.answered, report.outcome, report.gpu_seconds) == (ROWS, "published", None)
+
+
+class ScalingEngine(stub_engine.StubEngine):
+    """Which needs two GPUs, and does not say how many it has come to."""
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(1, 2, "a stub")
+
+
+def test_engine_that_does_not_say_how_many_gpus_it_holds_counts_with_those_that_it_needs(
+    job: SliceJob, clock: Clock
+) -> None:
+    cluster = InProcess(batch=BATCH, before_batch=clock.pass_(100))
+    scales = changed(job, engine__kind=f"{__name__}:ScalingEngine")
+    assert "cost 0.2 of limits.max_cost 0.15" in ends(limited(scales, 0.15), cluster).failure.sentence
+    report = run_in_process(scales, cluster)
+    assert (report.outcome, report.gpu_seconds, report.cost) == ("published", None, None)
 
 
 def test_last_rows_are_published_though_they_reached_the_limit(job: SliceJob, clock: Clock) -> None:

@@ -40,6 +40,7 @@ def test_cost_is_of_all_tries_and_its_rates_are_of_this_run() -> None:
     only_published = Cost.of(None, 2.5, rows=0, tokens=0, earlier=1.0)
     assert only_published == Cost(total=1.0, per_1000_rows=None, per_million_tokens=None, gpu_hour_price=2.5)
     assert Cost.of(7200.0, None, 1, 1) is Cost.of(None, 2.5, 1, 1) is None
+    assert Cost.of(None, 2.5, rows=1, tokens=1, earlier=1.0) is None  # this one's GPUs are not known
 
 
 def test_what_is_large_stays_in_storage() -> None:

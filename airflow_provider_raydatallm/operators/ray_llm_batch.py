@@ -369,7 +369,19 @@ class RayLLMBatchOperator(SliceTask):
         run_fields = {**self._slice_fields(context, fields), "code_hash": packages.code_hash(user_packages)}
         job = submission.build_spec(self.task_id, {**fields, **run_fields})
         submission.check_rows_differ(self.task_id, job)
-        return job, user_packages
+        return job, [*user_packages, *self._packages_of_checks(dag, job, user_packages)]
+
+    def _packages_of_checks(
+        self, dag: DAG, job: SliceJob, others: list[packages.Package]
+    ) -> list[packages.Package]:
+        """Returns what only the checks of gates need: it changes no answer, and so no `code_hash`."""
+        try:
+            arguments.check_checks(self._written_code(dag), job.quality.functions)
+        except ValueError as e:
+            raise RayLLMInputError(f"{self.task_id}: {e}") from None
+        if self.code_paths is not None:
+            return []
+        return [p for p in packages.user_packages(job.quality.functions, None, None) if p not in others]
 
     def _slice_fields(self, context: Context, fields: Mapping[str, Any]) -> dict[str, Any]:
         slice_format = fields.get("source", {}).get("slice_format")

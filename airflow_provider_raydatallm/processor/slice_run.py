@@ -8,7 +8,6 @@ before unchanged.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import logging
 import os
 import socket
@@ -20,7 +19,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
-from airflow_provider_raydatallm.contract.result.errors import SliceError, loading, log_text
+from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -28,12 +27,14 @@ from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceAdapters, read_adapters
 from airflow_provider_raydatallm.processor.engines.load_engine import load_engine
+from airflow_provider_raydatallm.processor.gates.own_checks import load_check
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, RayCluster
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input, short_hash
 from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import Survey, first_values, survey_input
 from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
+from airflow_provider_raydatallm.processor.load_function import load_function
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, diagnose_run, is_recorded
 from airflow_provider_raydatallm.processor.publish.slice_checks import find_published
@@ -241,7 +242,9 @@ def inspect_slice(
     if plan is None:
         survey = survey_input(job, listing, known)
         plan = survey.base
-    shape = open_parser(job, _load_function(job.postprocess), plan.columns)
+    for check in job.quality.own_checks:  # before a row is paid
+        load_check(check)
+    shape = open_parser(job, load_function(job.postprocess), plan.columns)
     if survey is not None and survey.has_rows and survey.only_in_table:
         _check_request_columns(job, survey, adapters)
     builder = _request_builder(job, plan, adapters) if plan.units or (survey and survey.has_rows) else None
@@ -373,7 +376,7 @@ def _request_builder(job: SliceJob, plan: Plan, adapters: SliceAdapters) -> Requ
             **_logprobs(job),
         },
         structured_outputs=structured_outputs(job),
-        preprocess=_load_function(job.preprocess),
+        preprocess=load_function(job.preprocess),
         media=task.media,
         image_sources=MediaSources(images) if task.media is None and images else None,
         adapter=AdapterChoice.of_job(job, digests, plan.columns),
@@ -396,16 +399,3 @@ def _logprobs(job: SliceJob) -> dict[str, Any]:
     if "logprobs" not in job.task.given(job):
         return {}
     return {"logprobs": job.engine.capabilities.first_logprob}
-
-
-def _load_function(reference: str | None) -> Callable[[dict[str, Any]], Any] | None:
-    if reference is None:
-        return None
-    module, _, name = reference.partition(":")
-    with loading(repr(reference), module):
-        value = importlib.import_module(module)
-        for part in name.split("."):
-            value = getattr(value, part)
-    if not callable(value):
-        raise SliceError(f"{reference!r} is not a function", kind="input")
-    return value

@@ -20,6 +20,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.gatekeeper import pass_gates
+from airflow_provider_raydatallm.processor.gates.own_checks import CheckPlan, run_check
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import with_table_types
@@ -49,9 +50,9 @@ from airflow_provider_raydatallm.processor.publish.quarantine_limits import (
     exceeded_limit,
 )
 from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
-from airflow_provider_raydatallm.processor.publish.stage import Staging
+from airflow_provider_raydatallm.processor.publish.stage import Staging, counted
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
-from airflow_provider_raydatallm.processor.publish.value_counts import committed
+from airflow_provider_raydatallm.processor.publish.value_spread import check_measured_columns
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.sizing.checks import check_request
@@ -137,6 +138,7 @@ class VersionBuild:
         :raises SliceError: when what would be published has a column that Parquet cannot hold, or others than
             the table.
         """
+        check_measured_columns(self.job, fields)
         fields = [*fields, *detail_columns(self.job)]
         check_columns(self.job, self.plan, fields)
         if self.job.publish.on_schema_change == "fail":
@@ -178,7 +180,7 @@ class VersionBuild:
         if self.staged is not None:
             self.progress({"step": "publish"})
             try:
-                judged = self._judge(self.staged)
+                judged = self._judge(self.staged, cluster)
                 if not judged.to_report(self.job.slice_path).awaits_person:
                     return self._commit(lease, judged)
                 self._check_waits(judged)
@@ -206,7 +208,7 @@ class VersionBuild:
         if self.staged is not None:
             try:
                 self._check_waits(self.staged)
-                return self._judge(self.staged)
+                return self._judge(self.staged, cluster)
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))
         return self.stage(lease, cluster, keep_days)
@@ -219,16 +221,31 @@ class VersionBuild:
         own = {"outcome": "held", "published_version": None, "staged_version": staged.name}
         return staged.to_report(self.job.slice_path).model_copy(update=own)
 
-    def _judge(self, staged: StagedVersion) -> StagedVersion:
+    def _judge(self, staged: StagedVersion, cluster: Cluster) -> StagedVersion:
         """Returns what an earlier run staged, with what the gates of now say: they may be others than then.
 
         :raises SliceError: when they stop it.
         """
+        if not staged.version.body.get("spreads", {}).keys() >= set(self.job.quality.measured_columns):
+            raise UnusableError(f"{staged.name} lacks what gates look at: it is staged anew")
         try:
-            slice_ = Facts.of_commit(staged.version.body)
+            located = staged.locate(self.folders)
+            files = [store.path(name) for store, name in (located[file] for file in staged.version.files)]
+            checks = self.check_rows(cluster, files)
+            slice_ = Facts.of_commit({**staged.version.body, "checks": checks})
         except ValueError as e:
             raise UnusableError(f"{staged.name} says what no run counted: it is staged anew") from e
         return staged.with_gates(pass_gates(self.job, slice_))
+
+    def check_rows(self, cluster: Cluster, files: Sequence[str]) -> dict[str, float]:
+        """Returns what the own checks of gates say.
+
+        :param files: addresses of the staged rows.
+        """
+        checks = self.job.quality.own_checks
+        plans = [CheckPlan(check, tuple(files)) for check in checks]
+        said = cluster.run_tasks(run_check, plans, timeout=self.job.limits.stall) if plans else []
+        return dict(zip(checks, said, strict=True))
 
     def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:
         """Answers the missing rows and stages the version.
@@ -496,7 +513,7 @@ class _Run:
         self.reporter.report({"step": "publish", **meter.progress()})
         started = time.monotonic()
 
-        def report_of(totals: Totals) -> Report:
+        def report_of(totals: Totals, files: Sequence[str]) -> Report:
             meter.record_publish_time(time.monotonic() - started)
             self.reporter.close()  # a published slice has no progress file
             startup_s = {}
@@ -514,13 +531,11 @@ class _Run:
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
                 earlier_cost=self.spending.earlier,
             )
-            labels = committed(build.job, published, totals.labels)
             slice_ = Facts.of_commit(
                 {
                     "report": report.model_dump(),
-                    "known": dict(totals.known),
-                    "labels": labels,
-                    "confidence": totals.confidence,
+                    "checks": build.check_rows(self.cluster, files),
+                    **counted(build.job, published, totals),
                 }
             )
             return report.model_copy(update={"gates": pass_gates(build.job, slice_)})
@@ -549,5 +564,5 @@ class _Run:
             build.follows,
             self.lease,
         ).stage(
-            partial(self.cluster.build_parts, timeout=build.job.limits.stall), report_of, keep_days=keep_days
+            partial(self.cluster.run_tasks, timeout=build.job.limits.stall), report_of, keep_days=keep_days
         )

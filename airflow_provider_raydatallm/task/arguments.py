@@ -14,6 +14,7 @@ from typing import Any, cast
 import pydantic
 
 from airflow_provider_raydatallm.contract.durations import to_optional_seconds, to_seconds
+from airflow_provider_raydatallm.contract.spec.gate import OF_LABEL, OF_SQL
 from airflow_provider_raydatallm.contract.spec.leaves import moved_argument, nearest_argument
 from airflow_provider_raydatallm.contract.spec.limits import TaskLimits
 from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS
@@ -195,10 +196,34 @@ def code_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     code = {name: arguments[name] for name in CODE_FIELDS if arguments.get(name)}
     code |= _code_leaves("engine", arguments.get("engine"))
+    if checks := written_checks(arguments.get("quality")):
+        code["quality.gates"] = checks
     for name, value in code.items():
         if is_rendered_later(value):
             raise ValueError(f"{name} is {value!r}: it decides which code runs: give its value")
     return code
+
+
+def written_checks(quality: Any) -> list[str]:
+    """Returns the functions that gates ask, where they are written as they are."""
+    gates = quality.get("gates") if isinstance(quality, Mapping) else None
+    figures = [gate.get("of") for gate in gates or () if isinstance(gate, Mapping)] if gates else []
+    return [
+        of for of in figures if isinstance(of, str) and ":" in of and not of.startswith((OF_LABEL, OF_SQL))
+    ]
+
+
+def check_checks(written: Mapping[str, Any], checks: Collection[str]) -> None:
+    """
+    :param written: `code_arguments` of the DAG.
+    :param checks: functions that the gates of a job ask.
+    :raises ValueError: when the DAG does not say one of them: whoever triggers a run would choose the code.
+    """
+    if unknown := [check for check in checks if check not in written.get("quality.gates", ())]:
+        raise ValueError(
+            f"quality.gates asks {unknown[0]!r}: what decides which code runs is written into the DAG, not "
+            "into what a run renders"
+        )
 
 
 def _code_leaves(path: str, value: Any) -> dict[str, Any]:

@@ -67,6 +67,8 @@ def airflow(cluster: Cluster, data: Path, mails: MailServer, vault: Vault) -> It
         "DATABASE_URL": f"postgresql://warehouse:{WAREHOUSE_PASSWORD}@warehouse/data",
         "AIRFLOW_RAY_LLM_LOCAL_DIR": str(data / "w"),
         "DURABLE_ROOT": str(data),
+        "RAY_LLM_DEMO_INPUT": str(data / "customers"),
+        "RAY_LLM_DEMO_OUTPUT": str(data / "industries"),
         "AIRFLOW__RAY_LLM__MAX_WAITING_JOBS": str(MAX_WAITING_JOBS),
         "AIRFLOW__RAY_LLM__SHOW_SAMPLES": "true",
         "DURABLE_ENGINES": os.pathsep.join(map(str, _ENGINES)),
@@ -77,7 +79,8 @@ def airflow(cluster: Cluster, data: Path, mails: MailServer, vault: Vault) -> It
     head.start()
     try:
         airflow.start_all()
-        airflow.api.wait_dags({"manual_waiting", "mapped_waiting", "customers_by_industry"})
+        examples = {"customers_by_industry", "customers_reviewed"}
+        airflow.api.wait_dags({"manual_waiting", "mapped_waiting", *examples})
         head.join()  # a busy machine takes longer for it than some tasks wait
         yield airflow
     finally:

@@ -43,7 +43,7 @@ def asked(tiny_model: Path, tmp_path: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(("taken", "waits"), [
     ("BeforeTheStart", r"no row finished for 10 s .* 1 x ray-llm-worker .*:_StubWorker.__init__ PENDING_"),
     ("AfterTheStart", r"no row finished for 10 s .* PENDING_"),
-    ("AtTheEnd", r"no part was built for 10 s .* while 2 wait: .* 2 x stage_part PENDING_"),
+    ("AtTheEnd", r"no call of stage_part ended for 10 s .* while 2 wait: .* 2 x stage_part PENDING_"),
 ])  # fmt: skip
 def test_job_whose_cpus_others_take_ends_and_says_so(
     ask: Ask, asked: dict[str, Any], tmp_path: Path, taken: str, waits: str

@@ -13,7 +13,6 @@ from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.inference.ray_cluster import InferencePlan, InferenceRun
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate, summarize_group
-from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.store.fragments import FragmentWriter
@@ -69,10 +68,10 @@ class InProcess:
         finally:
             writer.close()
 
-    def build_parts(
-        self, build: Callable[[PartPlan], Part], parts: Iterable[PartPlan], timeout: float
-    ) -> Iterable[Part]:
-        return [build(p) for p in parts]
+    def run_tasks(
+        self, function: Callable[[Any], Any], inputs: Iterable[Any], timeout: float
+    ) -> Iterable[Any]:
+        return [function(one) for one in inputs]
 
 
 def run_in_process(job: SliceJob, cluster: InProcess | None = None) -> Report:

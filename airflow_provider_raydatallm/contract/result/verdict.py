@@ -12,13 +12,15 @@ Verdict = Literal["passed", "warned", "failed", "held", "unknown"]
 class GateVerdict(Contract):
     """
     value: of the figure, or of its change; None where it is not known.
+    figure: itself, where that is a number, also where its change counts.
     slices: how many earlier ones it was compared with: those that tell the figure.
     verdict: `unknown` where there is no value, as of labels that are none, or with fewer than three slices
         before: it stops nothing, unless the gate leaves the slice to a person, by which it is `held`.
     """
 
     of: str
-    value: float | None
+    value: float | None = None
+    figure: float | None = None
     max: float | None = None
     min: float | None = None
     against: int | None = None

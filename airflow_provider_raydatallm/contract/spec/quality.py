@@ -60,6 +60,21 @@ class Quality(Group):
         '`task="embed"`: publish the mean of the vectors of parts that fit.',
     )
 
+    @property
+    def own_checks(self) -> list[str]:
+        """Functions and queries that gates ask of the answered rows, each once."""
+        return list(dict.fromkeys(gate.of for gate in self.gates if gate.is_own_check))
+
+    @property
+    def measured_columns(self) -> list[str]:
+        """Columns of the answers whose numbers or lengths gates look at, each once."""
+        return list(dict.fromkeys(gate.column for gate in self.gates if gate.column is not None))
+
+    @property
+    def functions(self) -> list[str]:
+        """The functions among them."""
+        return list(dict.fromkeys(gate.function for gate in self.gates if gate.function is not None))
+
 
 class TaskQuality(Quality):
     """Rows that fail for their own reasons, and slices that should not be published."""

@@ -390,8 +390,12 @@ class SliceJob(Contract):
     @property
     def runs_user_code(self) -> bool:
         """Whether code of users runs around the engine."""
-        functions = self.preprocess is not None or self.postprocess is not None
-        return functions or self.engine.is_users_code or bool(self.engine.arguments.get("trust_remote_code"))
+        functions = self.preprocess is not None or self.postprocess is not None or self.quality.functions
+        return (
+            bool(functions)
+            or self.engine.is_users_code
+            or bool(self.engine.arguments.get("trust_remote_code"))
+        )
 
     @property
     def can_share_engine(self) -> bool:

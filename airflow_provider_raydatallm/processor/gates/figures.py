@@ -7,7 +7,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from airflow_provider_raydatallm.contract.spec.gate import Gate
+from airflow_provider_raydatallm.contract.spec.gate import OF_EMPTY, OF_MEDIAN, OF_SPREAD, Gate
+from airflow_provider_raydatallm.processor.gates import spread
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 
 
@@ -99,9 +100,45 @@ class Labels(Figure):
         return sum(abs(now[name] / rows - then[name] / rows_then) for name in now.keys() | then.keys()) / 2
 
 
+class Empty(Fact):
+    """The share of the answers without a text in a column."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(lambda slice_: slice_.share_without_text(column))
+
+
+class Median(Number):
+    """Of a column's numbers, or of the lengths of its texts."""
+
+    def __init__(self, column: str) -> None:
+        super().__init__(lambda slice_: spread.median(slice_.spreads.get(column) or {}))
+
+
+class Spread(Figure):
+    """The same, all of them, by how far they moved from those of earlier slices."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+
+    def of(self, slice_: Facts) -> float | None:
+        return None
+
+    def is_told_by(self, slice_: Facts) -> bool:
+        return bool(slice_.spreads.get(self._column))
+
+    def against(self, slice_: Facts, before: Sequence[Facts]) -> float | None:
+        then = sum((Counter(one.spreads[self._column]) for one in before), Counter[float]())
+        return spread.stability_index(slice_.spreads[self._column], then)
+
+
 def figure_of(gate: Gate) -> Figure:
     if gate.label is not None:
         return ShareOfLabel(gate.label)
+    if (column := gate.column) is not None:
+        kinds = {OF_EMPTY: Empty, OF_MEDIAN: Median, OF_SPREAD: Spread}
+        return kinds[gate.of.removesuffix(column)](column)
+    if gate.is_own_check:
+        return Number(lambda slice_: slice_.checks.get(gate.of))
     others: Mapping[str, Figure] = {
         "rows": Number(lambda slice_: float(slice_.planned)),
         "output_tokens": Number(lambda slice_: slice_.output_tokens),

@@ -41,6 +41,7 @@ def judge(gate: Gate, slice_: Facts, before: Sequence[Facts]) -> GateVerdict:
     return GateVerdict(
         of=gate.of,
         value=value,
+        figure=figure.of(slice_),
         max=gate.max,
         min=gate.min,
         against=gate.against,

@@ -8,7 +8,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Place
@@ -30,7 +30,6 @@ from airflow_provider_raydatallm.processor.inference.stall import StallWatch, st
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate
 from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
-from airflow_provider_raydatallm.processor.publish.parts import Part, PartPlan
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import wait_for_refs
 from airflow_provider_raydatallm.processor.ray_runtime.driver import connect_to_ray
 from airflow_provider_raydatallm.processor.ray_runtime.interruptible_wait import InterruptibleWait
@@ -51,6 +50,9 @@ from airflow_provider_raydatallm.processor.sizing.sizes import fits_one_process
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 
 logger = logging.getLogger(__name__)
+
+Asked = TypeVar("Asked")
+Told = TypeVar("Told")
 
 #: Seconds for the writers' last flush after an error or a stop.
 _LAST_FLUSH_SECONDS = 20.0
@@ -123,12 +125,12 @@ class Cluster(Protocol):
         :param on_update: called every second; ends the run by raising.
         """
 
-    def build_parts(
-        self, build: Callable[[PartPlan], Part], parts: Iterable[PartPlan], timeout: float
-    ) -> Iterable[Part]:
-        """Calls `build` on each part, in parallel.
+    def run_tasks(
+        self, function: Callable[[Asked], Told], inputs: Iterable[Asked], timeout: float
+    ) -> Iterable[Told]:
+        """Calls the function on each input, in parallel, and returns its results in their order.
 
-        :param timeout: seconds without a finished part, after which this raises.
+        :param timeout: seconds in which no call ended, after which this raises.
         """
 
 
@@ -187,23 +189,26 @@ class RayCluster:
         finally:
             slot.release()
 
-    def build_parts(
-        self, build: Callable[[PartPlan], Part], parts: Iterable[PartPlan], timeout: float
-    ) -> Iterable[Part]:
+    def run_tasks(
+        self, function: Callable[[Asked], Told], inputs: Iterable[Asked], timeout: float
+    ) -> Iterable[Told]:
         import ray
 
         connect_to_ray()
-        remote: Any = ray.remote(build)
-        tasks = left = [remote.remote(part) for part in parts]
-        built: dict[Any, Part] = {}
+        remote: Any = ray.remote(function)
+        tasks = left = [remote.remote(one) for one in inputs]
+        told: dict[Any, Told] = {}
         with _errors_of_tasks(Exception):
             while left:
                 done, left = wait_for_refs(left, num_returns=1, timeout_s=timeout)
                 if not done:
-                    event, waiting = f"no part was built for {timeout:g} s", f"{len(left):,} wait"
+                    event, waiting = (
+                        f"no call of {function.__name__} ended for {timeout:g} s",
+                        f"{len(left):,} wait",
+                    )
                     raise stall_error(event, waiting, describe_waiting())
-                built |= zip(done, ray.get(done, timeout=timeout), strict=True)
-        return [built[task] for task in tasks]
+                told |= zip(done, ray.get(done, timeout=timeout), strict=True)
+        return [told[task] for task in tasks]
 
 
 def _fits_one_process(engine: Engine, missing: MissingRows) -> bool:

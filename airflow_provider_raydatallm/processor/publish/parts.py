@@ -42,6 +42,7 @@ from airflow_provider_raydatallm.processor.input.types.convert import empty_tabl
 from airflow_provider_raydatallm.processor.publish.row_details import RowDetails
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
 from airflow_provider_raydatallm.processor.publish.value_counts import count_labels, count_reasons
+from airflow_provider_raydatallm.processor.publish.value_spread import count_spread
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.file_names import file_name
 from airflow_provider_raydatallm.processor.store.fragment_reader import (
@@ -77,6 +78,8 @@ class Totals:
     #: Of the labels: their sum, and of how many rows.
     probability: float = 0.0
     rows_with_probability: int = 0
+    #: By column: the rows of each number or length.
+    spreads: dict[str, collections.Counter[str]] = field(default_factory=dict)
 
     @property
     def confidence(self) -> float | None:
@@ -84,6 +87,7 @@ class Totals:
         return self.probability / self.rows_with_probability if self.rows_with_probability else None
 
     def __add__(self, other: Totals) -> Totals:
+        empty: collections.Counter[str] = collections.Counter()
         return Totals(
             self.rows + other.rows,
             self.quarantined + other.quarantined,
@@ -95,6 +99,10 @@ class Totals:
             self.reasons + other.reasons,
             self.probability + other.probability,
             self.rows_with_probability + other.rows_with_probability,
+            {
+                column: self.spreads.get(column, empty) + other.spreads.get(column, empty)
+                for column in self.spreads.keys() | other.spreads.keys()
+            },
         )
 
 
@@ -120,6 +128,8 @@ class PartPlan:
     labels: str | None = None
     #: The column whose mean is told.
     probability: str | None = None
+    #: The columns whose numbers or lengths are counted.
+    measured: Sequence[str] = ()
     #: Columns of `publish.details`.
     details: Sequence[pa.Field] = ()
     #: Of the file: what its readers may want to know.
@@ -294,6 +304,7 @@ def _totals(answered: pa.Table, failures: pa.Table, failed_attempts: pa.Table, p
         reasons=count_reasons(failures),
         probability=pc.sum(probabilities, min_count=0).as_py(),
         rows_with_probability=len(probabilities) - probabilities.null_count,
+        spreads={name: count_spread(answered, name) for name in part.measured},
     )
 
 

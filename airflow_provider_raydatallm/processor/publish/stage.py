@@ -87,11 +87,11 @@ class Staging:
     lease: Lease
 
     def stage(
-        self, run_all: Map, report: Callable[[Totals], Report], *, keep_days: float = 0
+        self, run_all: Map, report: Callable[[Totals, Sequence[str]], Report], *, keep_days: float = 0
     ) -> StagedVersion:
         """Stages the version's files, and puts its document.
 
-        :param report: builds the report from the parts' totals.
+        :param report: builds the report from the parts' totals, and the addresses of the staged rows.
         :param keep_days: how long it waits for somebody who commits or discards it; 0 when this run commits
             it, unless the report says that a person decides.
         :raises CorruptFileError: naming a damaged fragment; nothing was staged then.
@@ -127,7 +127,7 @@ class Staging:
         return NumberTakenError(f"number {self.number} of {self.folders.table.url} is taken")
 
     def _stage(
-        self, staged: str, run_all: Map, report: Callable[[Totals], Report], keep_days: float
+        self, staged: str, run_all: Map, report: Callable[[Totals, Sequence[str]], Report], keep_days: float
     ) -> StagedVersion:
         """Stages the files. Returns the document that is to say so.
 
@@ -137,6 +137,7 @@ class Staging:
         plans = self._part_plans(groups, f"{STAGED}/{staged}")
         parts = [stage_part(p) for p in plans] if len(groups) == 1 else list(run_all(stage_part, plans))
         totals = sum((p.totals for p in parts), Totals())
+        files = [self.folders.staging.path(f"{STAGED}/{staged}/{p.data.plain_name}") for p in parts]
         if totals.rows + totals.quarantined != self.plan.rows:
             raise SliceError(
                 f"{self.folders.table.url}: {totals.rows:,} answered and {totals.quarantined:,} failed rows "
@@ -144,7 +145,7 @@ class Staging:
                 kind="transient",
             )
         try:
-            result = report(totals)
+            result = report(totals, files)
         except SliceError:  # a gate stops it, say: nobody publishes these, and the next try stages its own
             with contextlib.suppress(StorageError):
                 remove_staged_files(self.folders, staged)
@@ -185,9 +186,7 @@ class Staging:
             "question": self.checkpoint.question,
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
-            "known": dict(totals.known),
-            "labels": committed(self.job, self.fields, totals.labels),
-            "confidence": totals.confidence,
+            **counted(self.job, self.fields, totals),
         }
         open_sink(self.folders).prepare(staged)
         return document_of(
@@ -226,6 +225,7 @@ class Staging:
                 input=units[group[0]].file.path if self.job.publish.file_per_input and group else None,
                 labels=label_column(self.job),
                 probability=probability_column(self.job),
+                measured=self.job.quality.measured_columns,
                 details=detail_columns(self.job),
                 metadata=_known_of_file(self.job),
             )
@@ -247,6 +247,19 @@ class Staging:
             by_file.setdefault(unit.file.path, []).append(index)
         groups = [group for file in by_file.values() for group in _split(file, sizes, _MAX_FILE_BYTES)]
         return groups or [[]]
+
+
+def counted(job: SliceJob, fields: Iterable[pa.Field], totals: Totals) -> dict[str, object]:
+    """Returns what a commit says beside its report, for gates of this slice and of later ones.
+
+    :param fields: published columns.
+    """
+    return {
+        "known": dict(totals.known),
+        "labels": committed(job, fields, totals.labels),
+        "confidence": totals.confidence,
+        "spreads": {column: dict(rows) for column, rows in totals.spreads.items()},
+    }
 
 
 def _known_of_file(job: SliceJob) -> dict[str, str]:

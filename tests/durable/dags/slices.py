@@ -125,6 +125,10 @@ for mode in MODES:
             )
         )  # fmt: skip
 
+    with make("checked", mode, params={"slice": day, "least": Param(1, type="integer")}, schedule=None):
+        check = {"of": "held_engine:count_rows", "min": "{{ params.least }}"}
+        RayLLMBatchOperator(**arguments(mode, quality={"gates": [check]}))
+
     with make("dateless", mode, schedule=None):
         RayLLMBatchOperator(**arguments(mode))
 

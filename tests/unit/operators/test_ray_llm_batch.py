@@ -707,6 +707,43 @@ def test_run_cannot_choose_the_code_of_an_engine(rendered: Any) -> None:
     assert spec_of(operator(engine=own, slice_key="k")).engine.arguments == {"trust_remote_code": True}
 
 
+@pytest.mark.parametrize("rendered", [
+    [{"of": "evil:check", "max": 1}], '[{"of": "evil:check", "max": 1}]', "[{'of': 'evil:check', 'max': 1}]",
+    [{"of": "own:check", "max": 1}, {"of": "evil:check", "max": 1}],
+])  # fmt: skip
+def test_run_cannot_choose_the_code_of_a_gate(rendered: Any) -> None:
+    own = {"gates": [{"of": "own:check", "max": "{{ params.most }}"}]}
+    for written in ({"gates": "{{ params.gates }}"}, own):
+        task = operator(quality=written, slice_key="k")
+        task.quality = {"gates": rendered}
+        with pytest.raises(RayLLMInputError, match="which code runs"):
+            spec_of(task)
+    task = operator(quality=own, slice_key="k", code_paths=[])
+    task.quality = {"gates": [{"of": "own:check", "max": "3"}]}  # another limit may be rendered
+    assert spec_of(task).quality.functions == ["own:check"]
+
+
+def test_code_of_a_gate_is_sent_and_changes_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name in ("own_answers", "own_gates"):
+        (tmp_path / f"{name}.py").write_text("def function(row): ...")
+
+    def sent(gate: str | None) -> tuple[str, set[str]]:
+        gates = [] if gate is None else [{"of": gate, "max": 1}]
+        task = operator(slice_key="k", postprocess="own_answers:function", quality={"gates": gates})
+        job, sent = task.slice_job(context_of(task))
+        return job.code_hash, {package.digest for package in sent}
+
+    code_hash, alone = sent(None)
+    assert code_hash
+    assert sent("own_answers:function") == (code_hash, alone)
+    same_hash, more = sent("own_gates:function")
+    assert same_hash == code_hash
+    assert len(alone) == 1 < len(more) == 2
+
+
 def test_mapped_task_cannot_choose_code_either(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", "ray://ray.example.com:8265")
     own = {"engine": {"kwargs": {"trust_remote_code": True}}, "code_paths": [str(ROOT / "dags")]}

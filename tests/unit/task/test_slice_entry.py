@@ -7,6 +7,7 @@ import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
 
 from airflow_provider_raydatallm.contract.result.report import Cost, Counts, Report, Seconds, Throughput
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.slice_entry import INDEX_KEY, SliceEntry, index_key, write_entry
@@ -61,6 +62,18 @@ def test_entry_has_the_slice_first_and_its_figures_at_the_end() -> None:
     assert (entry.tokens_per_s, entry.gpu_seconds, entry.labels) == (400.0, 20.0, {"a": 98})
     assert entry.cost == 0.02
     assert len(json.dumps(written.xcoms[INDEX_KEY])) < 1500
+
+
+def test_entry_of_a_gate_whose_figure_is_not_known_can_be_read() -> None:
+    unknown = GateVerdict(of="labels", value=None, max=0.2, against=7, slices=0, verdict="held")
+    result = REPORT.model_copy(update={"gates": (unknown,)})
+    written = Written()
+    written.write(
+        result.to_xcom(report_path="/r", ray_job_id="j", dashboard_url=None, queued=1.0, total=12.0)
+    )
+    entry = SliceEntry.parse(written.xcoms[INDEX_KEY])
+    assert entry is not None
+    assert entry.gates == [unknown]
 
 
 def test_entry_that_would_be_long_lacks_what_makes_it_so() -> None:

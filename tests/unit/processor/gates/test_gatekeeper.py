@@ -158,6 +158,64 @@ def test_labels_that_the_report_does_not_name_count_too(job: SliceJob) -> None:
         run_in_process(changed(strict, slice_key="2026-01-05"), InProcess(answer=answer_own_name))
 
 
+def test_lengths_of_answers_are_compared_with_those_of_slices_before(job: SliceJob, tmp_path: Path) -> None:
+    cluster = InProcess(answer=answer_own_name)
+    gates = [
+        {"of": "median:answer", "against": 7, "max": 1.5},
+        {"of": "spread:answer", "against": 7, "max": 0.25},
+    ]
+    job = changed(with_gates(job, *gates), prompt="{name}")
+    pq.write_table(pa.table({"name": ["a" * n for n in range(1, 51)]}), tmp_path / "in" / "a.parquet")
+    for day in (1, 2, 3, 4):
+        report = run_in_process(changed(job, slice_key=f"2026-01-0{day}"), cluster)
+    assert [(gate.value, gate.figure) for gate in report.gates or ()] == [(1, 25), (0, None)]
+    pq.write_table(pa.table({"name": ["a" * n for n in range(41, 91)]}), tmp_path / "in" / "a.parquet")
+    with pytest.raises(
+        SliceError, match=r"median:answer .* is 2\.6, above max 1\.5; spread:answer .* above max"
+    ):
+        run_in_process(changed(job, slice_key="2026-01-05"), cluster)
+
+
+def test_answers_without_a_text_are_counted(job: SliceJob, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"name": ["a", "", "", "b"]}), tmp_path / "in" / "a.parquet")
+    job = changed(with_gates(job, {"of": "empty:answer", "max": 0.25}), prompt="{name}")
+    with pytest.raises(SliceError, match=r"empty:answer is 0\.5, above max 0\.25"):
+        run_in_process(job, InProcess(answer=answer_own_name))
+
+
+def test_held_version_is_staged_again_where_a_gate_looks_at_what_was_not_counted(job: SliceJob) -> None:
+    cluster = InProcess()
+    held = run_in_process(with_gates(job, {"of": "rows", "then": "hold"}), cluster)
+    looks = {"of": "median:answer", "max": 0}
+    with pytest.raises(SliceError, match=r"median:answer is \d+, above max 0"):
+        run_in_process(with_gates(job, looks), cluster)
+    again = run_in_process(with_gates(job, {**looks, "then": "hold"}), cluster)
+    assert (again.outcome, again.staged_version != held.staged_version) == ("held", True)
+    assert cluster.answered == 3
+
+
+@pytest.mark.parametrize(
+    ("fields", "figure", "why"),
+    [
+        ({}, "median:text", "'text' is no column of the answers: they have 'answer'"),
+        ({"output_mode": "columns", "output_schema": {
+            "type": "object", "properties": {"ok": {"type": "boolean"}}, "required": ["ok"]
+        }}, "median:ok", "says 'median:ok', and 'ok' is a column of type bool: numbers and texts have one"),
+        ({"output_mode": "columns", "output_schema": {
+            "type": "object", "properties": {"n": {"type": "number"}}, "required": ["n"]
+        }}, "empty:n", "a column of type double: a text may be empty"),
+    ],
+)  # fmt: skip
+def test_gate_of_a_column_without_a_median_is_refused_before_a_row_is_answered(
+    job: SliceJob, fields: dict[str, Any], figure: str, why: str
+) -> None:
+    cluster = InProcess()
+    gate = {"of": figure, "max": 1}
+    with pytest.raises(SliceError, match=why):
+        run_in_process(changed(with_gates(job, gate), **fields), cluster)
+    assert cluster.answered == 0
+
+
 def test_label_that_no_answer_has_is_known_to_be_none(job: SliceJob) -> None:
     job = changed(job, choices=["x", "y"], labels__multi=True, engine="vllm")
     cluster = InProcess(answer=partial(answer_numbers, size=2))  # none of which is above 0.5

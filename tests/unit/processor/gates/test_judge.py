@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+import numpy as np
 import pytest
 from pydantic import ValidationError
 
@@ -97,6 +99,48 @@ def test_labels_moved_by_their_total_variation() -> None:
     assert verdict(gate, facts(labels={"z": 1}), *before) == ("failed", 1.0)
 
 
+def spread(*values: float) -> Facts:
+    counted = {str(value): rows for value, rows in Counter(values).items()}
+    body = {"report": {"counts": {"planned": len(values), "succeeded": len(values)}}}
+    return Facts.of_commit({**body, "spreads": {"n": counted}})
+
+
+def test_median_is_of_all_rows_and_its_change_a_ratio() -> None:
+    assert verdict({"of": "median:n", "max": 4}, spread(1, 9, 4, 7, 2)) == ("passed", 4)
+    before = [spread(1, 2, 3), spread(2, 2), spread(9, 3)]
+    assert verdict({"of": "median:n", "max": 2, "against": 7}, spread(5), *before) == ("failed", 2.5)
+    assert verdict({"of": "median:n", "max": 2}, facts()) == ("unknown", None)
+
+
+def test_spread_moved_by_the_stability_index_over_tenths() -> None:
+    rng = np.random.default_rng(3)
+    before, same, moved = rng.integers(0, 99, 900), rng.integers(0, 99, 400), rng.integers(0, 99, 400) // 2
+    slices = [spread(*before[start : start + 300].tolist()) for start in (0, 300, 600)]
+    edges = np.unique(np.quantile(before, np.arange(1, 10) / 10, method="inverted_cdf"))
+
+    def shares(values: np.ndarray) -> np.ndarray:
+        rows = np.bincount(np.searchsorted(edges, values), minlength=10)
+        return (rows + 0.5) / (len(values) + 5)
+
+    for now, least, most in ((same, 0, 0.1), (moved, 0.25, 9)):
+        p, q = shares(now), shares(before)
+        expected = float(np.sum((p - q) * np.log(p / q)))
+        assert least <= expected <= most
+        _, value = verdict({"of": "spread:n", "max": 1, "against": 3}, spread(*now.tolist()), *slices)
+        assert value == pytest.approx(expected, abs=1e-4)
+
+
+def test_spread_of_one_value_is_told_from_another() -> None:
+    before = [spread(*[5] * 50)] * 3
+    assert verdict({"of": "spread:n", "max": 0.2, "against": 3}, spread(*[5] * 50), *before)[0] == "passed"
+    for other in (4, 6):
+        now = spread(*[other] * 50)
+        assert verdict({"of": "spread:n", "max": 0.2, "against": 3}, now, *before)[0] == "failed", other
+    assert verdict({"of": "spread:n", "max": 0.2, "against": 3}, facts(), *before) == ("unknown", None)
+    two = [spread(*[5, 9] * 50)] * 3
+    assert verdict({"of": "spread:n", "max": 0.2, "against": 3}, spread(*[5, 7] * 50), *two)[0] == "failed"
+
+
 def test_slices_that_do_not_tell_the_figure_are_none_that_it_is_compared_with() -> None:
     empty, usual = facts(0), facts(labels={"x": 60, "y": 40})
     for of in ("labels", "label:x", "top_label"):
@@ -140,6 +184,9 @@ def test_only_the_nearest_slices_count() -> None:
         ({"of": "truncated", "max": 2}, "'truncated' has the limit 2: shares are from 0 to 1"),
         ({"of": "label:x", "min": 5, "max": 10}, "has the limit 5: shares"),
         ({"of": "labels", "max": 0.2}, "against="),
+        ({"of": "spread:n", "max": 0.2}, "against="),
+        ({"of": "median:", "max": 0.2}, "is no figure"),
+        ({"of": "sql: ", "max": 0.2}, "is no figure"),
         ({"of": "rows", "max": float("nan")}, "finite"),
         ({"of": "rows", "max": 1, "against": 0}, "greater than or equal to 1"),
     ],

@@ -206,9 +206,9 @@ def test_row_without_an_answer_is_never_published(job: SliceJob) -> None:
     """The last guard: each row of a part has one answer or one error."""
 
     class Forgets(InProcess):
-        def build_parts(self, build: Any, parts: Iterable[Any], timeout: float) -> Iterable[Any]:
-            parts = [replace(part, answered=self.forget_first(part.answered)) for part in parts]
-            return super().build_parts(build, parts, timeout)
+        def run_tasks(self, function: Any, inputs: Iterable[Any], timeout: float) -> Iterable[Any]:
+            parts = [replace(part, answered=self.forget_first(part.answered)) for part in inputs]
+            return super().run_tasks(function, parts, timeout)
 
         def forget_first(self, pieces: Pieces) -> Pieces:
             rest = pieces.numbers > 0

@@ -1,0 +1,67 @@
+"""Own checks of users, which read a slice's answered rows before these are published."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow.dataset as ds
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.gate import OF_SQL
+from airflow_provider_raydatallm.processor.gates.sql import MEND, open_query
+from airflow_provider_raydatallm.processor.load_function import load_function
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
+
+
+@dataclass(frozen=True)
+class CheckPlan:
+    """
+    :param check: as the gate says it.
+    :param files: addresses of the staged files.
+    """
+
+    check: str
+    files: tuple[str, ...]
+
+
+def load_check(check: str) -> Callable[[ds.Dataset], Any]:
+    """:raises SliceError: when it is none that could run here."""
+    if check.startswith(OF_SQL):
+        return open_query(check.removeprefix(OF_SQL))
+    function = load_function(check)
+    assert function is not None
+    return function
+
+
+def run_check(plan: CheckPlan) -> float:
+    """Returns what the check says of the rows.
+
+    :raises SliceError: when it raises, or returns no number.
+    """
+    check = load_check(plan.check)
+    opened = [open_fs(file) for file in plan.files]
+    rows = ds.dataset([path for _, path in opened], filesystem=opened[0][0], format="parquet")
+    try:
+        value = check(rows)
+    except SliceError:
+        raise
+    except Exception as e:
+        raise SliceError(
+            f"the check {plan.check!r} raised a {type(e).__name__}",
+            kind="input",
+            advice=MEND,
+            row_texts=(str(e),),
+        ) from e
+    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value):
+        raise SliceError(
+            f"the check {plan.check!r} returned a {type(value).__name__}, which is no finite number",
+            kind="input",
+            advice=MEND,
+            row_texts=(f"{value!r:.200}",),
+        )
+    return float(value)

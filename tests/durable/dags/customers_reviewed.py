@@ -1,0 +1,1 @@
+../../../dags/customers_reviewed.py

@@ -57,8 +57,8 @@ def get_provider_info() -> dict[str, Any]:
                     },
                     "gpu_hour_price": {
                         "description": (
-                            "What a GPU costs an hour, by which the page shows what slices cost. 0: it does "
-                            "not."
+                            "What a GPU costs an hour, where its engine's gpu_hour_price does not say. "
+                            "0: unknown, and costs are not shown."
                         ),
                         "version_added": None,
                         "type": "float",

@@ -88,8 +88,9 @@ def _run_lines(state: SliceState, progress: dict[str, Any]) -> Iterator[str]:
 
 def _report_lines(report: Report) -> Iterator[str]:
     yield from result_lines(report)
-    for section in ("counts", "tokens", "seconds", "throughput", "utilisation"):
-        values = getattr(report, section).model_dump(exclude_none=True, exclude={"start"})
+    for section in ("counts", "tokens", "seconds", "throughput", "utilisation", "cost"):
+        figures = getattr(report, section)
+        values = figures.model_dump(exclude_none=True, exclude={"start"}) if figures is not None else {}
         yield f"{section}: " + (", ".join(f"{k} {v:,}" for k, v in values.items()) or "not measured")
 
 

@@ -41,6 +41,8 @@ class RayDataLLMSliceRunFacet(RunFacet):
     counts: dict[str, int | None] | None = None
     #: Tokens: input, output, cached, saved.
     tokens: dict[str, int | None] | None = None
+    #: Of the GPUs: total, per_1000_rows, per_million_tokens, gpu_hour_price.
+    cost: dict[str, float | None] | None = None
     rayJobId: str | None = None
     reportPath: str | None = None
     #: Folder of the quarantined rows with their errors, if there are any.
@@ -98,6 +100,7 @@ def _slice_facet(
         outcome=result.get("outcome"),
         counts=counts,
         tokens=result.get("tokens"),
+        cost=result.get("cost"),
         rayJobId=result.get("ray_job_id"),
         reportPath=result.get("report_path"),
         quarantinePath=job.paths.quarantine if counts and counts["quarantined"] else None,

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from airflow.sdk.configuration import conf
 
 from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.result.report import cost_of
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
 from airflow_provider_raydatallm.exceptions import failure_of
 from airflow_provider_raydatallm.links.page_address import slice_page, task_page, with_host
@@ -185,10 +186,10 @@ def _status(instance: _Instance, noted: Any, failure: Failure | None, read_until
 
 def _cost(entry: SliceEntry) -> str | None:
     """Of this run: what found the slice finished, or waited for another run, has the figures of that one."""
-    price = gpu_hour_price()
-    if price is None or entry.gpu_seconds is None or entry.outcome != "published":
+    if entry.outcome != "published":
         return None
-    return f"{entry.gpu_seconds / 3600 * price:,.2f} {conf.get('ray_llm', 'currency', fallback='USD')}"
+    cost = cost_of(entry.gpu_seconds, gpu_hour_price()) if entry.cost is None else entry.cost
+    return None if cost is None else f"{cost:,.2f} {conf.get('ray_llm', 'currency', fallback='USD')}"
 
 
 def _progress(instance: _Instance, entry: SliceEntry, read_until: float) -> dict[str, Any] | None:

@@ -43,6 +43,8 @@ class Engine(TypedDict, total=False):
         `http`.)
     :param max_concurrent_batches: batches per worker at once, of 128 rows without `batch_size`. Default:
         chosen by the provider. (Not of kind `http`.)
+    :param gpu_hour_price: what a GPU of its workers costs an hour, by which the report says what the slice
+        cost. Default: `[ray_llm] gpu_hour_price` of Airflow's configuration. (Not of kind `http`.)
     :param cache: folder (`s3://...`, or a path on every node) in which slices of the same model, also
         concurrent ones, share answers to identical requests. Follows `deduplicate`. (Of kind `http` or
         `vllm`.)
@@ -81,6 +83,7 @@ class Engine(TypedDict, total=False):
     max_model_len_percentile: float | Later
     batch_size: int | Later | None
     max_concurrent_batches: int | Later | None
+    gpu_hour_price: float | Later | None
     cache: Path | None
     cache_max_bytes: int | Later
     cache_max_days: float | Later
@@ -227,6 +230,9 @@ class Limits(TypedDict, total=False):
         day.
     :param stall: time without a finished row after which the job fails. A retry keeps finished rows. Default:
         30 minutes.
+    :param max_cost: what the slice's GPUs may cost, all of its tries together, in the currency of
+        `engine.gpu_hour_price`. A run that reaches it ends, keeps the finished rows and publishes nothing; a
+        higher limit continues. Default: no limit.
     :param orphan: time without a waiting task after which the job ends, with finished rows kept; at least a
         minute. Meanwhile it publishes nothing. None or "never": it never ends, and publishes. Default: 30
         minutes.
@@ -239,6 +245,7 @@ class Limits(TypedDict, total=False):
 
     queue: Duration
     stall: Duration
+    max_cost: float | Later | None
     orphan: Duration | None
     reconnect: Duration
     finish_by: Duration | time | Later

@@ -13,7 +13,7 @@ from typing import Any
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import joined
-from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.contract.result.report import Report, cost_of
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.earlier_answers import (
     NOTHING_EARLIER,
@@ -73,9 +73,7 @@ class RunPlan:
     def cost(self, gpu_hour_price: float | None) -> float | None:
         """What the GPUs cost in that time; None without a price, a known time or a GPU."""
         gpus = self.engine.sizes.gpus[1] if self.engine is not None and self.engine.sizes is not None else 0
-        if gpu_hour_price is None or self.seconds is None or not gpus:
-            return None
-        return self.seconds / 3600 * gpus * gpu_hour_price
+        return cost_of(self.seconds * gpus, gpu_hour_price) if self.seconds is not None and gpus else None
 
 
 def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:

@@ -6,7 +6,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.counters import Counter, Section, counters_of
-from airflow_provider_raydatallm.contract.result.report import Counts, Report, Tokens
+from airflow_provider_raydatallm.contract.result.report import Cost, Counts, Report, Tokens
 from airflow_provider_raydatallm.contract.spec.engine_arguments import SPECULATIVE
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
@@ -28,6 +28,7 @@ def published_report(
     carried_over: dict[str, Any] | None,
     startup_s: dict[str, float | None],
     late_s: float,
+    earlier_cost: float,
 ) -> Report:
     """The report of a version that is ready to publish.
 
@@ -35,6 +36,7 @@ def published_report(
     :param carried_over: counts and tokens of what was taken over (`Checkpoint.carried_over`).
     :param startup_s: seconds of this process before its first step.
     :param late_s: how much later than `finish_by` the slice is finished.
+    :param earlier_cost: what other tries spent.
     """
 
     def total(counter: Counter) -> int | None:
@@ -82,6 +84,9 @@ def published_report(
         counts=counts,
         tokens=Tokens(**totals_of("tokens")) if totals.rows else Tokens(),
         **sections,
+        cost=Cost.of(
+            sections["gpu_seconds"], job.engine.gpu_price, meter.finished_rows, meter.tokens, earlier_cost
+        ),
         labels=reported(totals.labels),
         quarantine_reasons=reported(totals.reasons),
         advice=advise(run),

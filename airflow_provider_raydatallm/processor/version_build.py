@@ -30,6 +30,7 @@ from airflow_provider_raydatallm.processor.metrics.deadline import lateness
 from airflow_provider_raydatallm.processor.metrics.meter import Meter, WriterUpdate
 from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, ProgressReporter
+from airflow_provider_raydatallm.processor.metrics.spending import Spending
 from airflow_provider_raydatallm.processor.metrics.startup_time import environment_seconds
 from airflow_provider_raydatallm.processor.publish.answer_columns import (
     undecided_as_null,
@@ -269,6 +270,8 @@ class VersionBuild:
             carry_over_rows(self.checkpoint, self.folders, self.base, self.plan, lease.epoch)
         with ProgressReporter(self.job, self.folders.metadata, lease, self.progress) as reporter:
             meter: Meter | None = None
+            spending = Spending(self.job, self.checkpoint, lease)
+            reporter.keep = spending.save
             while True:
                 state = self.load_state(lease)
                 # After the ledger: whoever published meanwhile has removed the fragments that it counts.
@@ -277,7 +280,7 @@ class VersionBuild:
                 if meter is None:
                     meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing, self._model_work())
                     reporter.latest = meter.progress
-                run = _Run(self, lease, cluster, meter, reporter)
+                run = _Run(self, lease, cluster, meter, reporter, spending)
                 try:
                     return run.stage(run.infer(state), keep_days)
                 except CorruptFileError as e:
@@ -373,6 +376,7 @@ class _Run:
     cluster: Cluster
     meter: Meter
     reporter: ProgressReporter
+    spending: Spending
 
     @property
     def _slice_rows(self) -> _RowSet:
@@ -474,6 +478,11 @@ class _Run:
         """
         build, meter = self.build, self.meter
         checked_schemas: set[bytes] = set()
+        inference = rows.inference
+        assert inference is not None
+        held_by = engine or inference.engine
+        rows_left = 0
+        self._check_cost()
 
         def on_queued(waiting: dict[str, Any]) -> None:
             self._check_lease()
@@ -483,6 +492,7 @@ class _Run:
             self.reporter.report({"step": "queued", **meter.progress(), **waiting}, log_every)
 
         def on_update(update: WriterUpdate) -> None:
+            nonlocal rows_left
             self._check_lease()
             for summary in update.summaries:
                 for schema in set(summary.column("schema").to_pylist()) - checked_schemas - {None}:
@@ -500,7 +510,10 @@ class _Run:
                 # Nothing that is answered from here on could be published. The ledger has the last word: here
                 # a row that a task delivered again counts twice.
                 raise SliceError(f"{lost:,} rows failed", kind="transient")
-            progress = {"step": "answer" if meter.finished_rows else "start", **meter.progress()}
+            rows_left -= update.settled_rows
+            cost = self.spending.record(meter.gpu_seconds(self._gpus_held(held_by), time.time()))
+            step = "answer" if meter.finished_rows else "start"
+            progress = {"step": step, **meter.progress(), "cost": cost}
             if build.finish_by is not None:
                 progress |= lateness(build.finish_by, time.time(), progress)
             if progress["step"] == "start":
@@ -510,8 +523,12 @@ class _Run:
             else:
                 log_every_s = PROGRESS_SECONDS if update.summaries else math.inf
             self.reporter.report(progress, log_every_s, meter.details())
+            if rows_left > 0:
+                self._check_cost()
 
         def run_of(rows: _RowSet, missing: MissingRows, invalid: Fragments) -> InferenceRun:
+            nonlocal rows_left
+            rows_left = 0 if rows.is_golden else missing.rows  # the slice is answered then
             url, folder = rows.checkpoint.store.url, rows.checkpoint.folder
             inference = rows.inference
             assert inference is not None
@@ -566,6 +583,15 @@ class _Run:
         build = self.build
         check_quarantine(build.job, build.plan, build.checkpoint, state)
 
+    def _gpus_held(self, engine: Engine) -> float | None:
+        """Of an engine that runs. The fewest that it may have, as long as it is not known."""
+        return engine.gpus_held(self.meter.workers) or engine.resources.gpus
+
+    def _check_cost(self) -> None:
+        """:raises SliceError: when the slice has spent what it may."""
+        meter = self.meter
+        self.spending.check(max(meter.rows_done - meter.failed_rows, 0), meter.planned_rows)
+
     def _check_lease(self) -> None:
         if self.lease.lost:
             self.lease.check()
@@ -602,6 +628,7 @@ class _Run:
                 carried_over=build.checkpoint.carried_over(),
                 startup_s=startup_s,
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
+                earlier_cost=self.spending.earlier,
             ).model_copy(update={"golden": golden})
             slice_ = Facts.of_commit(
                 {

@@ -49,6 +49,7 @@ class SliceFigures(pydantic.BaseModel):
     :param golden: how well the golden rows were answered.
     :param gates: what they said.
     :param gpu_seconds: seconds from the engine's start to its last row, times the GPUs that it held.
+    :param cost: of them, at the price that the run knew.
     """
 
     slice_key: str
@@ -64,6 +65,7 @@ class SliceFigures(pydantic.BaseModel):
     rows_per_s: float | None = None
     tokens_per_s: float | None = None
     gpu_seconds: float | None = None
+    cost: float | None = None
     gpu_mean: float | None = None
     labels: dict[str, int] | None = None
     quarantine_reasons: dict[str, int] | None = None
@@ -152,8 +154,6 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
     throughput, seconds = known("throughput"), known("seconds")
     rates = [throughput.get(f"{kind}_tokens_per_s") for kind in ("input", "output")]
     tokens_per_s = sum(filter(None, rates)) or None
-    per_gpu = throughput.get("tokens_per_s_per_gpu")
-    busy = (seconds.get("engine_start") or 0.0) + (seconds.get("inference") or 0.0)
     return {
         **{
             k: result.get(k)
@@ -164,7 +164,8 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": seconds,
         "rows_per_s": throughput.get("rows_per_s"),
         "tokens_per_s": tokens_per_s,
-        "gpu_seconds": round(busy * tokens_per_s / per_gpu, 3) if tokens_per_s and per_gpu else None,
+        "gpu_seconds": result.get("gpu_seconds"),
+        "cost": known("cost").get("total"),
         "gpu_mean": known("utilisation").get("gpu_mean"),
         "labels": result.get("labels"),
         "quarantine_reasons": result.get("quarantine_reasons"),

@@ -41,6 +41,7 @@ from airflow_provider_raydatallm.task.arguments import (
     is_template_file,
     to_url,
 )
+from airflow_provider_raydatallm.task.gpu_price import with_gpu_price
 
 #: Leaves that are paths, which the cluster opens. An answer cache, and adapters, have rules of their own.
 _PATHS = ("input_path", "output_path", "publish.metadata_path", "publish.quarantine_path")
@@ -256,7 +257,7 @@ def _parse_rendered(value: Any) -> Any:
 def build_spec(task_id: str, fields: Mapping[str, Any]) -> SliceJob:
     """:raises RayLLMInputError: naming the argument that cannot work."""
     try:
-        job = SliceJob.model_validate(fields)
+        job = SliceJob.model_validate({**fields, "engine": with_gpu_price(fields.get("engine", {}))})
         job.model_dump_json()
         return job
     except pydantic_core.PydanticSerializationError as e:

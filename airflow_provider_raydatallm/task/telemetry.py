@@ -45,6 +45,8 @@ def _send_figures(result: dict[str, Any], tags: dict[str, str]) -> None:
         Stats.incr(f"ray_llm.gates.{verdict}", gates, tags=tags)
     if (rate := result["throughput"]["rows_per_s"]) is not None:
         Stats.gauge("ray_llm.rows_per_s", rate, tags=tags)
+    if (cost := result.get("cost")) is not None:
+        Stats.gauge("ray_llm.cost", cost["total"], tags=tags)
     for phase, seconds in _phases(result):
         Stats.timing(f"ray_llm.seconds.{phase}", timedelta(seconds=seconds), tags=tags)
 

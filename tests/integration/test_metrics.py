@@ -27,6 +27,7 @@ OURS = {f"{NAMESPACE}_{name}" for name, _ in METRICS.values()}
 UNTOLD = {
     "ray_llm_rows_truncated", "ray_llm_rows_cached", "ray_llm_rows_asked_again", "ray_llm_cached_tokens",
     "ray_llm_workers", "ray_llm_workers_busy_ratio", "ray_llm_least_busy_worker_ratio",
+    "ray_llm_rows_degenerate", "ray_llm_flops_percent", "ray_llm_bandwidth_percent",
 }  # fmt: skip
 
 
@@ -57,9 +58,10 @@ def test_run_is_seen_in_prometheus_and_in_its_folder_while_it_is_at_work(
     table = f"{tmp_path}/Zürich"
     given = {
         **STUB, "input_path": f"{tmp_path}/in.parquet", "output_path": table, "slice_key": "é/1",
-        "prompt": "{name}", "engine__batch_size": 20, "engine__kwargs": {"gate": str(gate)},
-        "limits__finish_by": 1.0,
+        "prompt": "{name}", "engine__batch_size": 20, "engine__gpu_hour_price": 3600,
+        "engine__kwargs": {"gate": str(gate), "gpus": f"{tmp_path}/gpus"}, "limits__finish_by": 1.0,
     }  # fmt: skip
+    (tmp_path / "gpus").write_text("2")
     results: list[dict[str, Any]] = []
     thread = threading.Thread(target=lambda: results.append(ask(**given)))
     thread.start()
@@ -85,6 +87,7 @@ def test_run_is_seen_in_prometheus_and_in_its_folder_while_it_is_at_work(
 
     assert set(found) == OURS - UNTOLD
     assert found["ray_llm_rows_per_second"] > 0
+    assert found["ray_llm_cost"] > 0
     assert 0 < found["ray_llm_engine_start_seconds"] <= found["ray_llm_first_row_seconds"]
     assert told["step"] == "answer"
     assert (told["planned"], told["input_tokens"]) == (rows, 7 * done)

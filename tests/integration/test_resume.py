@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMJobError
+from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from tests.support.slices import STUB, Ask, fragments, rows_in
@@ -65,6 +65,29 @@ def test_job_that_is_stopped_keeps_its_finished_rows_and_lets_the_next_in_at_onc
     assert '"step":"attach"' not in log_of(submitted[1])
     table = pq.read_table(Path(result["output_path"]), partitioning=None)
     assert table.column("answer").to_pylist() == NAMES
+
+
+@pytest.mark.long
+def test_job_that_has_spent_what_it_may_keeps_its_rows_and_a_higher_limit_continues(
+    ask: Ask, tmp_path: Path
+) -> None:
+    arguments, gpus = held(tmp_path), tmp_path / "gpus"
+    arguments["engine__kwargs"] |= {"gpus": str(gpus)}
+    arguments["engine__gpu_hour_price"] = 3600  # one a second
+    results: list[Any] = []
+    thread = in_thread(ask, results, **arguments, limits__max_cost=1000)
+    wait_until_held(tmp_path)
+    gpus.write_text("1000")
+    thread.join(300)
+    assert isinstance(results[0], RayLLMInputError)  # without a retry
+    assert "of limits.max_cost 1000, with" in str(results[0])
+    assert not list((tmp_path / "out").rglob("*.parquet"))
+    assert rows_in(fragments(tmp_path / "out")) == DONE
+
+    (tmp_path / "gate").touch()
+    result = ask(**arguments, limits__max_cost=1e9)
+    assert (result["counts"]["resumed"], result["counts"]["succeeded"]) == (DONE, DONE + 1)
+    assert result["cost"]["total"] >= 1000 + result["gpu_seconds"]
 
 
 @pytest.mark.long

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class StubEngine(Engine):
     """`engine.kwargs`, beside those of `answer`: `delivered`, a file that gets the number of rows of each
     group that was delivered; `stop_gate`, a file that `stop` waits for; `stalls_from`, a file before which
-    no stall is counted; `ask_cpus`, which it waits for and holds.
+    no stall is counted; `ask_cpus`, which it waits for and holds; `gpus`, a file with the number of GPUs that
+    it says it holds.
     """
 
     def __init__(self, job: SliceJob, rows: int) -> None:
@@ -43,6 +44,10 @@ class StubEngine(Engine):
     @property
     def batch_size(self) -> int:
         return self.job.engine.batch_size or 128
+
+    def gpus_held(self, workers: int | None) -> float | None:
+        file = self.job.engine.arguments.get("gpus")
+        return float(open(file).read() or 0) if file and os.path.exists(file) else None
 
     def answer_requests(self, requests: ray.data.Dataset, deliver: AnswerSink) -> ray.data.Dataset:
         from ray.data import TaskPoolStrategy

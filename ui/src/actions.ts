@@ -82,8 +82,8 @@ export function usualCost(slices: Iterable<SliceLine>, settings: Settings | null
   };
   const tokens = mean(({ tokens: { input, output } }) => (input || output ? (input ?? 0) + (output ?? 0) : null));
   // What a run took is a part of it where others had answered some of its rows.
-  const whole = (slice: SliceLine) => (slice.counts.resumed ? null : slice.gpu_seconds);
-  const price = cost(mean(whole), settings?.gpu_hour_price ?? null);
+  const whole = (slice: SliceLine) => (slice.counts.resumed ? null : cost(slice, settings?.gpu_hour_price ?? null));
+  const price = mean(whole);
   const parts = [
     tokens === null ? null : `${compact(tokens)} tokens`,
     price === null ? null : `GPUs for ${money(price, settings?.currency ?? "")}`,

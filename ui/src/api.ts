@@ -89,6 +89,8 @@ export interface SliceLine {
   rows_per_s: number | null;
   tokens_per_s: number | null;
   gpu_seconds: number | null;
+  /** Of the GPUs, at the price that the run knew. */
+  cost: number | null;
   gpu_mean: number | null;
   labels: Record<string, number> | null;
   quarantine_reasons: Record<string, number> | null;
@@ -225,6 +227,7 @@ export interface Report {
   seconds: { start?: Record<string, number | null> | null; [name: string]: unknown };
   utilisation: Record<string, number | null>;
   balance: Record<string, number | null>;
+  cost?: Record<string, number | null> | null;
   per_worker: WorkerShare[] | null;
   history: History | null;
   advice: Advice[] | null;

@@ -74,6 +74,8 @@ export function money(amount: number | null, currency: string): string {
   }
 }
 
-export function cost(gpuSeconds: number | null, pricePerHour: number | null): number | null {
-  return gpuSeconds === null || pricePerHour === null ? null : (gpuSeconds / 3600) * pricePerHour;
+/** What a run's GPUs cost; of runs that knew no price, by today's. */
+export function cost(run: { cost: number | null; gpu_seconds: number | null }, pricePerHour: number | null): number | null {
+  if (run.cost !== null) return run.cost;
+  return run.gpu_seconds === null || pricePerHour === null ? null : (run.gpu_seconds / 3600) * pricePerHour;
 }

@@ -69,10 +69,9 @@ export function trendsOf(slices: SliceLine[], pricePerHour: number | null, curre
       { name: "Tokens", color: BLUE, values: of((s) => perGpuSecond(s)) },
     ] });
   }
-  if (pricePerHour !== null && slices.some((slice) => slice.gpu_seconds)) {
-    trends.push({ title: "Cost of GPUs", unit: currency, kind: "bar", series: [
-      { name: currency, color: BLUE, values: of((s) => cost(s.gpu_seconds, pricePerHour)) },
-    ] });
+  const costs = of((s) => cost(s, pricePerHour));
+  if (costs.some((amount) => amount)) {
+    trends.push({ title: "Cost of GPUs", unit: currency, kind: "bar", series: [{ name: currency, color: BLUE, values: costs }] });
   }
   const labels = labelShares(slices);
   if (labels.length > 0) trends.push({ title: "Labels", unit: "%", kind: "area", series: labels });

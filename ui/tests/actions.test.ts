@@ -59,6 +59,9 @@ describe("actionsFor", () => {
     const resumed = slice("c", { ...known, counts: { ...counts, resumed: 90 }, gpu_seconds: 60 });
     expect(usualCost([resumed], priced)).toBe("1.7M tokens");
     expect(usualCost([slice("a", known), resumed], priced)).toBe("1.7M tokens and GPUs for $5.00");
+    // The run's own price counts, also where the page has none.
+    expect(usualCost([slice("a", { ...known, cost: 8 })], priced)).toBe("1.7M tokens and GPUs for $8.00");
+    expect(usualCost([slice("a", { ...known, cost: 8 })], null)).toContain("GPUs for 8.00");
   });
   it("needs the DAG's Params", () => {
     const [retry] = actionsFor(slice("a", { counts }));

@@ -20,8 +20,9 @@ describe("numbers", () => {
     expect([rate(1234.5, "rows/s"), rate(3.456, "rows/s")]).toEqual(["1,235 rows/s", "3.5 rows/s"]);
   });
   it("charges GPU hours, in any currency", () => {
-    expect(cost(7200, 2.5)).toBe(5);
-    expect(cost(null, 2.5)).toBeNull();
+    expect(cost({ cost: null, gpu_seconds: 7200 }, 2.5)).toBe(5);
+    expect(cost({ cost: 8, gpu_seconds: 7200 }, 2.5)).toBe(8);
+    expect(cost({ cost: null, gpu_seconds: null }, 2.5)).toBeNull();
     expect([money(5, "EUR"), money(5, "credits")]).toEqual(["€5.00", "5.00 credits"]);
   });
 });
@@ -99,6 +100,9 @@ describe("trends", () => {
   it("show costs where a price is set", () => {
     expect(series("Cost of GPUs")).toBeUndefined();
     expect(series("Cost of GPUs", 2)).toEqual([[1, 2]]);
+    const known = slices.map((line, i) => (i ? { ...line, cost: 7 } : line));
+    const costs = (price: number | null) => trendsOf(known, price, "EUR").find((trend) => trend.title === "Cost of GPUs")?.series[0]?.values;
+    expect([costs(null), costs(2)]).toEqual([[null, 7], [1, 7]]);
   });
   it("show what GPUs did in the run itself, of a slice that an earlier run began", () => {
     const resumed = slice("a", {

@@ -114,6 +114,46 @@ class Utilisation(Contract):
     memory_max: float | None = None
 
 
+class Cost(Contract):
+    """What the slice's GPUs cost, by `gpu_hour_price`. `total`: of this run's `gpu_seconds`, and of earlier
+    tries of the same version as far as they kept it, as `limits.max_cost` counts. The others are of this run,
+    by the rows that it finished and its tokens, in and out.
+    """
+
+    total: float
+    per_1000_rows: float | None
+    per_million_tokens: float | None
+    gpu_hour_price: float
+
+    @classmethod
+    def of(
+        cls,
+        gpu_seconds: float | None,
+        gpu_hour_price: float | None,
+        rows: int,
+        tokens: int,
+        earlier: float = 0.0,
+    ) -> Cost | None:
+        """Returns None without a price, or without GPUs, and where it is not known how many had rows.
+
+        :param earlier: what other tries cost.
+        """
+        cost = cost_of(gpu_seconds, gpu_hour_price) or 0.0
+        if gpu_hour_price is None or not (cost or (earlier and not rows)):
+            return None
+        return cls(
+            total=round(cost + earlier, 6),
+            per_1000_rows=round(1e3 * cost / rows, 6) if cost and rows else None,
+            per_million_tokens=round(1e6 * cost / tokens, 6) if cost and tokens else None,
+            gpu_hour_price=gpu_hour_price,
+        )
+
+
+def cost_of(gpu_seconds: float | None, gpu_hour_price: float | None) -> float | None:
+    """Returns None where one of them is not known."""
+    return None if gpu_seconds is None or gpu_hour_price is None else gpu_seconds / 3600 * gpu_hour_price
+
+
 class Balance(Contract):
     workers: int | None = None
     max_over_mean: float | None = None
@@ -183,6 +223,11 @@ class Report(Contract):
     throughput: Throughput = Throughput()
     utilisation: Utilisation = Utilisation()
     balance: Balance = Balance()
+    #: From the engine's start to its last row, without the time in the queue, times the GPUs of the workers
+    #: that answered: also of a shared engine, whose GPUs answered other slices at the same time. None: no
+    #: GPUs, or not known which.
+    gpu_seconds: float | None = None
+    cost: Cost | None = None
     #: The busiest first; of very many workers, the busiest and the idlest.
     per_worker: WorkerShares | None = None
     history: History | None = None

@@ -21,10 +21,12 @@ OF_EMPTY, OF_MEDIAN, OF_SPREAD = "empty:", "median:", "spread:"
 OF_SQL = "sql:"
 _FUNCTION = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", re.ASCII)
 #: What a gate may look at beside a share, or the share of a label.
-OTHERS = ("rows", "output_tokens", "golden", "confidence", "top_label", "labels")
-_OF_LABELS = OTHERS[3:]
+OTHERS = (
+    "rows", "output_tokens", "cost", "cost_per_1000_rows", "golden", "confidence", "top_label", "labels",
+)  # fmt: skip
+_OF_LABELS = OTHERS[5:]
 #: Those that are no shares.
-_NUMBERS = OTHERS[:2]
+_NUMBERS = OTHERS[:4]
 #: How many slices a history has at most: each is a read of its commit.
 MOST_SLICES = 60
 #: How many gates a slice has at most.
@@ -37,7 +39,8 @@ class Gate(Contract):
     """A limit of one figure of a slice.
 
     of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer,
-        failed attempts included), "golden" (the share of the rows of `quality.golden` that is right),
+        failed attempts included), "cost" and "cost_per_1000_rows" (as in the run's report; not known without
+        the price of a GPU hour), "golden" (the share of the rows of `quality.golden` that is right),
         "confidence" (the labels' mean probability), "label:<label>" (that label's share), "top_label" (the
         share of the commonest), or "labels": how far the shares of all labels moved (total variation: half
         the sum of the differences, from 0 to 1). "empty:<column>": the share of the answers without a text

@@ -1,15 +1,18 @@
-"""How long things may take."""
+"""How long things may take, and what they may cost."""
 
 from __future__ import annotations
 
 import datetime as dt
+from typing import Annotated
+
+from pydantic import Field
 
 from airflow_provider_raydatallm.contract.base import Group, OptionalSeconds, Seconds
 from airflow_provider_raydatallm.contract.spec.field import Affects, leaf
 
 
 class Limits(Group):
-    """How long a job may take."""
+    """How long a job may take, and what its GPUs may cost."""
 
     queue: Seconds = leaf(
         24 * 3600.0,
@@ -21,6 +24,13 @@ class Limits(Group):
         affects=Affects.NOTHING,
         doc="time without a finished row after which the job fails. A retry keeps finished rows. Default: 30 "
         "minutes.",
+    )
+    max_cost: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = leaf(
+        None,
+        affects=Affects.NOTHING,
+        doc="what the slice's GPUs may cost, all of its tries together, in the currency of "
+        "`engine.gpu_hour_price`. A run that reaches it ends, keeps the finished rows and publishes nothing; "
+        "a higher limit continues. Default: no limit.",
     )
 
 

@@ -237,11 +237,25 @@ class SliceJob(Contract):
                 f"{engine.instead.get(name, 'leave it out')}"
             )
         self._check_on_too_long()
+        self._check_max_cost()
         engine.check(self)
         task.check(self)
         if engine.is_shared and (reason := self._own_engine_reason):
             raise ValueError(f"engine.scope='shared' is not possible: {reason}")
         return self
+
+    def _check_max_cost(self) -> None:
+        if self.limits.max_cost is None or self.engine.gpu_price is not None:
+            return
+        limit = f"limits.max_cost is {self.limits.max_cost:g}"
+        if "gpu_hour_price" in type(self.engine).model_fields:
+            raise ValueError(
+                f"{limit}, and what a GPU costs is not known: set engine.gpu_hour_price, also in an engine "
+                "profile of the connection, or [ray_llm] gpu_hour_price in Airflow's configuration"
+            )
+        raise ValueError(
+            f"{limit}, and engine {self.engine.kind!r} holds no GPUs of the cluster: leave it out"
+        )
 
     def _check_on_too_long(self) -> None:
         policy, media = self.quality.on_too_long, self.task.media

@@ -17,7 +17,8 @@ def add_plan_command(commands: Commands) -> None:
     plan = add_spec_command(
         commands, "plan", _plan, "show what a run would do, and what is wrong with it; starts nothing"
     )
-    plan.add_argument("--gpu-hour-price", type=float, help="price of a GPU hour, to estimate the cost")
+    price = "price of a GPU hour, to estimate the cost; default: the spec's"
+    plan.add_argument("--gpu-hour-price", type=float, help=price)
 
 
 def add_status_command(commands: Commands) -> None:
@@ -67,9 +68,10 @@ def _plan(args: argparse.Namespace) -> int:
 
     with contextlib.redirect_stdout(sys.stderr):  # of the user's code
         plan = run_plan.plan_run(spec_of(args), run_plan.reachable_cluster())
-    result = run_plan.as_json(plan, args.gpu_hour_price)
+    price = plan.job.engine.gpu_price if args.gpu_hour_price is None else args.gpu_hour_price
+    result = run_plan.as_json(plan, price)
     if not args.json:
-        say(*run_plan.as_table(plan, args.gpu_hour_price).split("\n"))
+        say(*run_plan.as_table(plan, price).split("\n"))
     try:
         raise_errors(plan.findings)
     except SliceError as e:

@@ -22,6 +22,9 @@ _CHECKS = TypeAdapter(dict[str, float], config=_STRICT)
 _GATES = TypeAdapter(list[GateVerdict])
 _SHARE = TypeAdapter(Annotated[float, Field(ge=0, le=1)] | None, config=_STRICT)
 _GOLDEN = TypeAdapter(GoldenFigures | None)
+_COST = TypeAdapter(
+    dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)] | None] | None, config=_STRICT
+)
 _LABELS = TypeAdapter(dict[str, _SomeRows] | None, config=_STRICT)
 _SPREADS = TypeAdapter(dict[str, dict[str, _SomeRows]], config=_STRICT)
 
@@ -31,6 +34,7 @@ class Facts:
     """
     :ivar counts: of rows, as a report has them; None: not measured.
     :ivar tokens: likewise.
+    :ivar cost: of the run, as a report has it; nothing where it is not known.
     :ivar known: rows that count, of which that is known: there may be more where the count is None.
     :ivar confidence: the mean probability of labels; None where there is none.
     :ivar checks: what own checks said, by what they are.
@@ -42,6 +46,7 @@ class Facts:
 
     counts: Mapping[str, int | None]
     tokens: Mapping[str, int | None]
+    cost: Mapping[str, float | None]
     known: Mapping[str, int | None]
     confidence: float | None
     checks: Mapping[str, float]
@@ -65,6 +70,7 @@ class Facts:
         has_all = all_labels is not None or 0 < len(named) < MOST_LABELS
         known = _COUNTS.validate_python(body.get("known") or {})
         tokens = _COUNTS.validate_python(body["report"].get("tokens") or {})
+        cost = _COST.validate_python(body["report"].get("cost")) or {}
         confidence = _SHARE.validate_python(body.get("confidence"))
         golden = _GOLDEN.validate_python(body["report"].get("golden"))
         said = _GATES.validate_python(body["report"].get("gates") or [])
@@ -77,7 +83,7 @@ class Facts:
         if not all(math.isfinite(value) for counted in spreads.values() for value in counted):
             raise ValueError("it has a value that is no finite number")
         labels = all_labels or named
-        return cls(counts, tokens, known, confidence, checks, golden, labels, has_all, spreads)
+        return cls(counts, tokens, cost, known, confidence, checks, golden, labels, has_all, spreads)
 
     @property
     def planned(self) -> int:

@@ -157,6 +157,8 @@ def figure_of(gate: Gate) -> Figure:
     others: Mapping[str, Figure] = {
         "rows": Number(lambda slice_: float(slice_.planned)),
         "output_tokens": Number(lambda slice_: slice_.output_tokens),
+        "cost": Number(lambda slice_: slice_.cost.get("total")),
+        "cost_per_1000_rows": Number(lambda slice_: slice_.cost.get("per_1000_rows")),
         "golden": GoldenRows(),
         "confidence": Fact(lambda slice_: slice_.confidence),
         "top_label": TopLabel(),

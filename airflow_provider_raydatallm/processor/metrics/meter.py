@@ -119,6 +119,12 @@ class WriterUpdate(NamedTuple):
         return self._replace(summaries=(), failed=0)
 
     @property
+    def settled_rows(self) -> int:
+        """Rows that were answered, or failed, also before they reached the engine."""
+        answered: int = sum(pc.sum(s.column("rows")).as_py() for s in self.summaries)
+        return answered + self.failed
+
+    @property
     def inferred_rows(self) -> int:
         """Finished rows that this slice's engine answered, not the answer cache."""
         return self.finished_rows - sum(pc.sum(s.column("cached")).as_py() or 0 for s in self.summaries)
@@ -187,7 +193,7 @@ class Meter:
                 self._held_gpus.update(group["gpus"].split(","))
         if self._first_request is not None and self._last_row is not None:
             self._node_usage.count_between(self._first_request, self._last_row, self._held_gpus)
-            self._recent.add(self._first_request, time.time(), self.finished_rows, self._tokens)
+            self._recent.add(self._first_request, time.time(), self.finished_rows, self.tokens)
 
     def record_queue_time(self, seconds: float) -> None:
         """Sets the seconds of waiting for room on the cluster; the engine's start begins after them."""
@@ -210,16 +216,15 @@ class Meter:
         rate = self.finished_rows / elapsed if elapsed and elapsed > 0 else None
         recent_rate, recent_token_rate = self._recent.rates()
         busy = self._busy_shares
-        done = self.resumed_rows + self.finished_rows
-        left = max(self.planned_rows - done, 0)
+        left = self.planned_rows - self.rows_done
         return {
-            "rows": min(done, self.planned_rows),  # retried rows count again
+            "rows": self.rows_done,
             "planned": self.planned_rows,
             "failed": self.failed_rows,
             "invalid_output": self.invalid_rows,
             **{name: self._counts.get(name) for name in _SHOWN},
             "rows_per_s": _rounded(rate),
-            "tokens_per_s": _rounded(self._tokens / elapsed) if rate and elapsed else None,
+            "tokens_per_s": _rounded(self.tokens / elapsed) if rate and elapsed else None,
             "recent_rows_per_s": _rounded(recent_rate),
             "recent_tokens_per_s": _rounded(recent_token_rate),
             "eta_s": _rounded(left / (recent_rate or rate)) if rate and self._is_steady else None,
@@ -227,7 +232,7 @@ class Meter:
             "queued_s": _rounded(self._queue_s),
             "engine_start_s": _rounded(self._engine_start_s),
             "first_row_s": _rounded(self._first_row - self._began) if self._first_row else None,
-            "workers": len(busy) or None,
+            "workers": self.workers,
             "busy": _rounded(self.mean_busy),
             "least_busy": _rounded(min(busy)) if busy else None,
             **self._utilisation().model_dump(),
@@ -268,7 +273,7 @@ class Meter:
         :param start: seconds before the first request, by field of `StartupSeconds`.
         """
         inference_s, busy = self._inference_s, self._busy_shares
-        gpus = gpus_of(len(busy) or None)
+        gpus = gpus_of(self.workers)
         startup = StartupSeconds(**{n: _rounded(s) for n, s in start.items()}) if start is not None else None
         return {
             "seconds": Seconds(
@@ -281,15 +286,33 @@ class Meter:
                 rows_per_s=_rounded(self.finished_rows / inference_s) if inference_s else None,
                 input_tokens_per_s=_rate(self._counts.get("input_tokens"), inference_s),
                 output_tokens_per_s=_rate(self._counts.get("output_tokens"), inference_s),
-                tokens_per_s_per_gpu=_rate(self._tokens, (inference_s or 0) * (gpus or 0)),
+                tokens_per_s_per_gpu=_rate(self.tokens, (inference_s or 0) * (gpus or 0)),
             ),
             "utilisation": self._utilisation(),
             "balance": Balance(
-                workers=len(busy) or None,
+                workers=self.workers,
                 max_over_mean=_rounded(max(busy) * len(busy) / sum(busy)) if any(busy) else None,
             ),
+            "gpu_seconds": _rounded(self.gpu_seconds(gpus, self._last_row if inference_s else None)),
             **self.details(),
         }
+
+    @property
+    def rows_done(self) -> int:
+        """Rows of the slice that are answered or have failed."""
+        return min(self.resumed_rows + self.finished_rows, self.planned_rows)  # retried rows count again
+
+    @property
+    def workers(self) -> int | None:
+        """How many have answered."""
+        return len(self._work_by_worker) or None
+
+    def gpu_seconds(self, gpus: float | None, until: float | None) -> float | None:
+        """Returns the seconds since the engine began to start, times its GPUs.
+
+        :param until: epoch seconds.
+        """
+        return max(until - self._began - self._queue_s, 0.0) * gpus if gpus and until is not None else None
 
     def _utilisation(self) -> Utilisation:
         usage = self._node_usage.utilisation()
@@ -307,7 +330,8 @@ class Meter:
         return _rounded(100 * self._operations / peak / (self._inference_s or math.inf))
 
     @property
-    def _tokens(self) -> int:
+    def tokens(self) -> int:
+        """In and out, of this run."""
         return self._counts.get("input_tokens", 0) + self._counts.get("output_tokens", 0)
 
     @property

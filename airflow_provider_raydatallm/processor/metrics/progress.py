@@ -55,6 +55,8 @@ class ProgressReporter:
         self._warned: set[str] = set()
         #: What it is at this moment, once rows are counted.
         self.latest: Callable[[], dict[str, Any]] | None = None
+        #: Writes what else is to be kept, as often as the file, and once more when the run fails.
+        self.keep: Callable[[], None] | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ray-llm-progress", daemon=True)
         self._thread.start()
@@ -75,6 +77,7 @@ class ProgressReporter:
             if self._try(self._write):
                 with contextlib.suppress(Exception):
                     setattr(error, _RECORDED, True)
+            self._try_to_keep()
 
     def report(
         self, progress: dict[str, Any], log_every_s: float = 0.0, details: dict[str, Any] | None = None
@@ -102,6 +105,7 @@ class ProgressReporter:
             passes += 1
             if passes % _EXPORTS_PER_WRITE == 0:
                 self._try(self._write)
+                self._try_to_keep()
 
     def _export(self) -> None:
         prometheus.export(self._job, self._progress)
@@ -109,6 +113,10 @@ class ProgressReporter:
     def _write(self) -> None:
         progress = {**self._details, **self._progress}
         write_progress(self._store, self._lease, self._job.slice_key, own_task(), progress)
+
+    def _try_to_keep(self) -> None:
+        if self.keep is not None:
+            self._try(self.keep)
 
     def _try(self, action: Callable[[], None]) -> bool:
         """Returns whether it succeeded."""

@@ -38,6 +38,7 @@ METRICS = {
     "queued_s": ("llm_queued_seconds", "Seconds that the run waited for room on the cluster"),
     "engine_start_s": ("llm_engine_start_seconds", "Seconds from admission to the engine's first request"),
     "first_row_s": ("llm_first_row_seconds", "Seconds from the run's start to its first finished rows"),
+    "cost": ("llm_cost", "What the slice's GPUs have cost, all tries together, where their price is known"),
     "workers": ("llm_workers", "Engine workers that have answered"),
     "busy": ("llm_workers_busy_ratio", "Share of time in which a worker had requests, mean"),
     "flops_share": ("llm_flops_percent", "Percent of what the workers' GPUs compute at most"),

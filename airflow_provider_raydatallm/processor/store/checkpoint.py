@@ -7,15 +7,25 @@ gets. Damaged files are renamed with a warning; their rows are missing then, and
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Annotated, Any
+
+import pydantic
+from pydantic import ConfigDict, Field, TypeAdapter
 
 from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, PLAN_BYTES, input_of_plan
+from airflow_provider_raydatallm.processor.store.file_names import (
+    CHECKPOINT,
+    PLAN_BYTES,
+    cost_of_epoch,
+    epoch_of_cost,
+    input_of_plan,
+)
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.ledger import (
     Fragments,
@@ -28,6 +38,7 @@ from airflow_provider_raydatallm.processor.store.ledger import (
     row_states,
 )
 
+_COST = TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)], config=ConfigDict(strict=True))
 #: In the document of a plan, beside the plan: the arguments that decide answers.
 ASKED = "asked"
 
@@ -181,6 +192,19 @@ class Checkpoint:
 
     def save_carried_over(self, body: dict[str, Any]) -> None:
         self.store.create_document(self._carried_over_name, body)
+
+    def costs(self) -> dict[int, float]:
+        """What runs spent, by the epochs of their leases. Of one that kept nothing that can be read, nothing
+        is known."""
+        kept = {}
+        for name in self.store.names(self.folder):
+            if (epoch := epoch_of_cost(name)) is not None:
+                with contextlib.suppress(CorruptFileError, pydantic.ValidationError):
+                    kept[epoch] = _COST.validate_python(self.store.read_document(f"{self.folder}/{name}"))
+        return kept
+
+    def save_cost(self, epoch: int, cost: float) -> None:
+        self.store.put_document(f"{self.folder}/{cost_of_epoch(epoch)}", cost)
 
     @property
     def _carried_over_name(self) -> str:

@@ -28,6 +28,7 @@ _STAGED_DOCUMENT = re.compile(rf"staged-({NUMBER}-[0-9a-f]{{8}})\.json")
 _STAGED_FOLDER = re.compile(rf"({NUMBER})-[0-9a-f]{{8}}")
 _FILE = re.compile(rf"(part|quarantine)-({NUMBER})-[0-9]{{5,9}}-of-[0-9]{{5,9}}-[0-9a-f]{{8}}\.parquet")
 _CHECKPOINT_PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
+_COST = re.compile(rf"cost-({NUMBER})\.json")
 _PLAN = re.compile(rf"plans/plan-({NUMBER})-[0-9a-f]{{8}}\.json")
 
 FileKind = Literal["part", "quarantine"]
@@ -98,6 +99,16 @@ def input_of_plan(name: str) -> str | None:
     """The hash of the input of a plan in a checkpoint; None for other files."""
     match = _CHECKPOINT_PLAN.fullmatch(name)
     return match[1] if match else None
+
+
+def cost_of_epoch(epoch: int) -> str:
+    """The file in a checkpoint that says what the run of a lease spent."""
+    return f"cost-{epoch:06}.json"
+
+
+def epoch_of_cost(name: str) -> int | None:
+    match = _COST.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def plan_of_staged(name: str) -> str:

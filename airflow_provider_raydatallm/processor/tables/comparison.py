@@ -15,6 +15,7 @@ _FIGURES = (
     "counts.planned", "counts.succeeded", "counts.quarantined", "counts.truncated", "counts.degenerate",
     "tokens.input", "tokens.output", "throughput.rows_per_s", "throughput.tokens_per_s_per_gpu",
     "utilisation.gpu_mean", "seconds.engine_start", "seconds.inference", "seconds.publish",
+    "cost.total", "cost.per_1000_rows",
 )  # fmt: skip
 
 

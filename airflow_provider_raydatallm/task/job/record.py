@@ -148,10 +148,11 @@ def _adapter() -> pydantic.TypeAdapter[JobRecord]:
 
 
 def hash_of(submission: JobSubmission) -> str:
-    """Hash of the spec, which holds the user's code's hash, and the environment, without credentials."""
-    content = json.dumps(
-        [submission.job.model_dump(mode="json"), submission.runtime_env], sort_keys=True, default=str
-    )
+    """Hash of the spec, which holds the user's code's hash, and the environment, without credentials and
+    prices: another one in Airflow's configuration is no reason to leave a job."""
+    spec = submission.job.model_dump(mode="json")
+    spec["engine"].pop("gpu_hour_price", None)
+    content = json.dumps([spec, submission.runtime_env], sort_keys=True, default=str)
     return hashlib.sha256(content.encode()).hexdigest()[:32]
 
 

@@ -213,6 +213,7 @@ def _of_policies(job: _Jobs) -> dict[str, list[Case]]:
         "publish.quarantine_path": [Case(shaped, job.path("out/failed"))],
         "limits.queue": [Case(job.generate(), 60.0)],
         "limits.stall": [Case(job.generate(), 60.0)],
+        "limits.max_cost": [Case(job.generate(engine__gpu_hour_price=2.5), 100.0)],
     }
 
 
@@ -326,6 +327,7 @@ def _of_engines(job: _Jobs) -> dict[str, list[Case]]:
                           *[(of, {}, {"max_num_seqs": 8}) for of in job.on_workers()],
                           (job.generate, {}, {"tokenizer": job.path("other-model")})],
         "engine.accelerator": [(of, {}, "L4") for of in job.on_workers()],
+        "engine.gpu_hour_price": [(of, {}, 2.5) for of in job.on_workers()],
         "engine.workers": [(of, {}, 2) for of in job.on_workers()],
         "engine.max_model_len_percentile": [
             (of, given, 50.0) for of in job.on_workers() for given in (fitted, {})

@@ -9,7 +9,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.failure import Failure
-from airflow_provider_raydatallm.contract.result.report import Counts, Report
+from airflow_provider_raydatallm.contract.result.report import Cost, Counts, Report
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.lineage.facets import SLICE_FACET, slice_lineage
@@ -95,8 +95,9 @@ def test_output_is_a_table_and_its_partition(
 def test_statistics_are_of_what_this_run_wrote(outcome: Any, rows: int | None) -> None:
     spec, counts = job(), Counts(planned=2, succeeded=2)
     report = Report(
-        outcome=outcome, slice_key="a/b", output_path=spec.slice_path, fingerprint="f", counts=counts
-    )
+        outcome=outcome, slice_key="a/b", output_path=spec.slice_path, fingerprint="f", counts=counts,
+        cost=Cost.of(3600.0, 2.5, rows=2, tokens=0),
+    )  # fmt: skip
     airflow_side = {"ray_job_id": "j", "dashboard_url": None, "queued": None, "total": None}
     lineage = slice_lineage(spec, report.to_xcom(report_path=spec.paths.report(1), **airflow_side))
     written = lineage.outputs[0].outputFacets.get("outputStatistics")
@@ -104,6 +105,7 @@ def test_statistics_are_of_what_this_run_wrote(outcome: Any, rows: int | None) -
     assert (written and written.rowCount, read and read.rowCount) == (rows, rows)
     facet = lineage.run_facets[SLICE_FACET]
     assert (facet.outcome, facet.fingerprint, facet.quarantinePath) == (outcome, fingerprint(spec), None)
+    assert facet.cost["total"] == 2.5
 
 
 @pytest.mark.slow

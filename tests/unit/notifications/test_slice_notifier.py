@@ -188,6 +188,14 @@ def test_price_that_is_no_number_costs_the_message_nothing_else(
     assert "\n40 rows/s\nSlice: " in Recorder.sent[0]
 
 
+def test_price_that_the_run_knew_is_the_one_that_counts(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for price in ("2.5", "0"):
+        monkeypatch.setenv("AIRFLOW__RAY_LLM__GPU_HOUR_PRICE", price)
+        run.note("ask", outcome="published", counts={"planned": 3}, gpu_seconds=1800.0, cost=4.5)
+        SliceNotifier(Recorder, text="{{ slices.text }}")(run.task())
+    assert ["4.50 USD" in text for text in Recorder.sent[-2:]] == [True, True]
+
+
 def test_run_that_asked_nothing_cost_nothing(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on the page: its figures are those of the run that published the slice."""
     monkeypatch.setenv("AIRFLOW__RAY_LLM__GPU_HOUR_PRICE", "2.5")

@@ -799,6 +799,30 @@ def test_profile_is_the_connections_and_leaves_override_it(monkeypatch: pytest.M
         spec_of(operator(engine="small", slice_key="k"))
 
 
+def test_price_of_a_gpu_is_the_engines_else_the_configurations(monkeypatch: pytest.MonkeyPatch) -> None:
+    engines = {"dear": {"gpu_hour_price": "4.5"}, "plain": {"accelerator": "L4"}}
+    connection = {"conn_type": "ray", "host": "http://ray:8265", "extra": {"engines": engines}}
+    monkeypatch.setenv("AIRFLOW_CONN_RAY_DEFAULT", json.dumps(connection))
+
+    def price(engine: Any, **given: Any) -> float | None:
+        return spec_of(operator(engine=engine, slice_key="k", **given)).engine.gpu_price
+
+    endpoint = {"kind": "http", "url": "https://h/v1"}
+    assert [price(engine) for engine in ("dear", "plain", "vllm", endpoint)] == [4.5, None, None, None]
+    limited = {"limits": {"max_cost": 20}}
+    assert price("dear", **limited) == 4.5
+    with pytest.raises(RayLLMInputError, match=r"max_cost is 20, and what a GPU costs .* set engine\."):
+        price("plain", **limited)  # when the task starts: the DAG does not have the profile
+    for engine, reason in ("auto", r"\[ray_llm\] gpu_hour_price"), (endpoint, "holds no GPUs .* leave it"):
+        with pytest.raises(RayLLMInputError, match=reason):
+            operator(engine=engine, **limited)
+    monkeypatch.setenv("AIRFLOW__RAY_LLM__GPU_HOUR_PRICE", "2.5")
+    assert [price(engine) for engine in ("dear", "plain", "m:Engine", endpoint)] == [4.5, 2.5, 2.5, None]
+    assert price("plain", **limited) == price({"kind": "auto"}, **limited) == 2.5
+    with pytest.raises(RayLLMInputError, match="max_cost"):
+        operator(limits={"max_cost": 0})
+
+
 def test_profile_and_leaves_that_are_not_given_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     engines = {"none": {"kwargs": None}, "small": {"kwargs": {"seed": 1}}, "wrong": {"kwargs": "seed"}}
     connection = {"conn_type": "ray", "host": "http://ray:8265", "extra": {"engines": engines}}

@@ -10,9 +10,10 @@ import pytest
 
 from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor import run_plan
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
-from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
+from airflow_provider_raydatallm.processor.run_plan import RunPlan, as_json, as_table, plan_run
 from airflow_provider_raydatallm.processor.sizing import facts
 from airflow_provider_raydatallm.processor.sizing.checks import preflight_findings
 from airflow_provider_raydatallm.processor.storage.store import Store
@@ -86,6 +87,17 @@ def test_time_and_cost_are_drawn_from_the_newest_like_slice(job: SliceJob, tmp_p
     assert as_json(plan, gpu_hour_price=3.6)["cost"] == pytest.approx(0.34)
     assert as_json(plan)["cost"] is None
     assert "cluster        none can be reached from here" in text
+
+
+def test_cost_is_by_the_jobs_price_unless_the_command_has_another(
+    job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_plan, "reachable_cluster", lambda: None)
+    monkeypatch.setattr(RunPlan, "seconds", 900.0)
+    (tmp_path / "spec.json").write_text(changed(job, engine__gpu_hour_price=3.0).model_dump_json())
+    for given, cost in ([], 3.0), (["--gpu-hour-price", "5"], 5.0):
+        assert main(["plan", str(tmp_path / "spec.json"), "--json", *given]) == 0
+        assert json.loads(capsys.readouterr().out)["cost"] == cost
 
 
 def test_what_is_wrong_is_part_of_the_plan(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
 
-from airflow_provider_raydatallm.contract.result.report import Counts, Report, Seconds, Throughput
+from airflow_provider_raydatallm.contract.result.report import Cost, Counts, Report, Seconds, Throughput
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.task import own_xcom
@@ -20,7 +20,7 @@ REPORT = Report(
     seconds=Seconds(engine_start=6.0, inference=4.0),
     throughput=Throughput(rows_per_s=25.0, input_tokens_per_s=300.0, output_tokens_per_s=100.0,
                           tokens_per_s_per_gpu=200.0),
-    labels={"a": 98},
+    gpu_seconds=20.0, cost=Cost.of(20.0, 3.6, rows=100, tokens=4000), labels={"a": 98},
 )  # fmt: skip
 RESULT = REPORT.to_xcom(report_path="/r", ray_job_id="j", dashboard_url=None, queued=1.0, total=12.0)
 
@@ -60,6 +60,7 @@ def test_entry_has_the_slice_first_and_its_figures_at_the_end() -> None:
     assert entry.counts == {"planned": 100, "succeeded": 98, "quarantined": 2}
     assert entry.seconds == {"queued": 1.0, "engine_start": 6.0, "inference": 4.0, "total": 12.0}
     assert (entry.tokens_per_s, entry.gpu_seconds, entry.labels) == (400.0, 20.0, {"a": 98})
+    assert entry.cost == 0.02
     assert len(json.dumps(written.xcoms[INDEX_KEY])) < 1500
 
 

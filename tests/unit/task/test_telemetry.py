@@ -16,7 +16,14 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from statsd import StatsClient
 
-from airflow_provider_raydatallm.contract.result.report import Counts, Report, Seconds, Throughput, Tokens
+from airflow_provider_raydatallm.contract.result.report import (
+    Cost,
+    Counts,
+    Report,
+    Seconds,
+    Throughput,
+    Tokens,
+)
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.task import telemetry
 
@@ -26,6 +33,7 @@ def result_of(outcome: Any = "published") -> dict[str, Any]:
         outcome=outcome, slice_key="2026-01-31", output_path="/out/ds=2026-01-31", published_version=1,
         fingerprint="f", counts=Counts(planned=10, succeeded=9, quarantined=1), tokens=Tokens(input=80),
         seconds=Seconds(engine_start=20, inference=5.5, publish=0.25), throughput=Throughput(rows_per_s=2),
+        cost=Cost.of(3600.0, 2.5, rows=10, tokens=80),
         gates=tuple(GateVerdict(of="rows", value=9, min=1, verdict="passed") for _ in range(2)),
     )  # fmt: skip
     return report.to_xcom(report_path=None, ray_job_id="job-1", dashboard_url=None, queued=4.0, total=31.0)
@@ -66,6 +74,7 @@ def test_statistics_of_a_slice_reach_statsd(statsd: socket.socket) -> None:
         "airflow.ray_llm.tokens.input,dag_id=d,task_id=t:80|g",
         "airflow.ray_llm.gates.passed,dag_id=d,task_id=t:2|c",
         "airflow.ray_llm.rows_per_s,dag_id=d,task_id=t:2.0|g",
+        "airflow.ray_llm.cost,dag_id=d,task_id=t:2.5|g",
         "airflow.ray_llm.seconds.inference,dag_id=d,task_id=t:5500.000000|ms",
     } <= packets(statsd)
 

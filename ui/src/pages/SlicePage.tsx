@@ -271,12 +271,19 @@ const FOREIGN: Record<string, string> = {
   kept: "This run found no rows in the input and left the published ones as they were. The figures are those of the run that published them.",
 };
 
+/** What 1,000 rows cost, where the stored report is of this run. */
+function eachCost(line: SliceLine, stored: Stored | null, currency: string): string {
+  const { total, per_1000_rows: each } = stored?.report?.cost ?? {};
+  return typeof each === "number" && total === line.cost ? `${money(each, currency)} for 1,000 rows` : "engine start and inference";
+}
+
 function Result({ line, settings, stored }: { line: SliceLine; settings: Settings | null; stored: Stored | null }) {
   if (!line.outcome) return null;
   const { counts, tokens } = line;
   const { planned = 0, succeeded = 0, quarantined = 0 } = counts;
   const foreign = FOREIGN[line.outcome];
-  const price = foreign ? null : cost(line.gpu_seconds, settings?.gpu_hour_price ?? null);
+  const price = foreign ? null : cost(line, settings?.gpu_hour_price ?? null);
+  const currency = settings?.currency ?? "";
   const utilisation = stored?.report?.utilisation ?? {};
   return (
     <Section title="Result">
@@ -297,7 +304,7 @@ function Result({ line, settings, stored }: { line: SliceLine; settings: Setting
         <Figure more="by the answer cache" name="Tokens saved" value={tokens.saved ? count(tokens.saved) : UNKNOWN} />
         <Figure more={line.tokens_per_s ? `${count(line.tokens_per_s)} tokens/s` : undefined} name="Speed" value={rate(line.rows_per_s, "rows/s")} />
         <Figure name="GPUs busy" value={line.gpu_mean === null ? "–" : `${line.gpu_mean.toFixed(0)}%`} more={gpuRange(utilisation)} />
-        {price === null ? null : <Figure more="engine start and inference" name="Cost of GPUs" value={money(price, settings?.currency ?? "")} />}
+        {price === null ? null : <Figure more={eachCost(line, stored, currency)} name="Cost of GPUs" value={money(price, currency)} />}
       </Figures>
     </Section>
   );

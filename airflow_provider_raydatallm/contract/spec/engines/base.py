@@ -99,6 +99,11 @@ class Engine(Group):
         return None
 
     @property
+    def gpu_price(self) -> float | None:
+        """What one of its GPUs costs an hour; None where that is not known, or it holds none."""
+        return None
+
+    @property
     def is_users_code(self) -> bool:
         return False
 
@@ -170,6 +175,16 @@ class ClusterEngine(Engine):
         ge=1,
     )
 
+    gpu_hour_price: float | None = leaf(
+        None,
+        affects=Affects.NOTHING,
+        doc="what a GPU of its workers costs an hour, by which the report says what the slice cost. Default: "
+        "`[ray_llm] gpu_hour_price` of Airflow's configuration.",
+        stand_in=1.0,
+        gt=0,
+        allow_inf_nan=False,
+    )
+
     @field_validator("workers", mode="wrap")
     @classmethod
     def _name_kinds_of_workers(cls, value: Any, validate: Any) -> Any:
@@ -207,6 +222,10 @@ class ClusterEngine(Engine):
     @property
     def gpu(self) -> str | None:
         return self.accelerator
+
+    @property
+    def gpu_price(self) -> float | None:
+        return self.gpu_hour_price
 
     def check(self, job: Spec) -> None:
         policy, length = job.quality.on_too_long, self.kwargs.get("max_model_len", -1)

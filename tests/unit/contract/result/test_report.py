@@ -4,7 +4,7 @@ import pydantic
 import pytest
 
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
-from airflow_provider_raydatallm.contract.result.report import Counts, Report, WorkerShare
+from airflow_provider_raydatallm.contract.result.report import Cost, Counts, Report, WorkerShare
 
 
 def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
@@ -22,7 +22,7 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
         "staged_version",
         "dashboard_url", "fingerprint", "labels", "quarantine_reasons",
         "counts", "tokens", "seconds", "throughput", "utilisation", "balance", "golden", "gates",
-        "advice",
+        "advice", "gpu_seconds", "cost",
     }  # fmt: skip
     assert set(xcom["seconds"]) == {"queued", "start", "engine_start", "inference", "publish", "total"}
     assert set(xcom["counts"]) == {
@@ -31,6 +31,16 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
     }  # fmt: skip
     assert set(xcom["tokens"]) == {"input", "output", "cached", "reasoning", "saved"}
     assert json.loads(json.dumps(xcom)) == xcom
+
+
+def test_cost_is_of_all_tries_and_its_rates_are_of_this_run() -> None:
+    assert Cost.of(7200.0, 2.5, rows=2000, tokens=4_000_000, earlier=1.0) == Cost(
+        total=6.0, per_1000_rows=2.5, per_million_tokens=1.25, gpu_hour_price=2.5
+    )
+    only_published = Cost.of(None, 2.5, rows=0, tokens=0, earlier=1.0)
+    assert only_published == Cost(total=1.0, per_1000_rows=None, per_million_tokens=None, gpu_hour_price=2.5)
+    assert Cost.of(7200.0, None, 1, 1) is Cost.of(None, 2.5, 1, 1) is None
+    assert Cost.of(None, 2.5, rows=1, tokens=1, earlier=1.0) is None  # this one's GPUs are not known
 
 
 def test_what_is_large_stays_in_storage() -> None:

@@ -68,6 +68,26 @@ def test_rows_are_compared_with_the_median_of_slices_before(
     assert verdict({**gate, "against": 7}, now, *map(facts, before)) == expected
 
 
+def test_cost_is_a_number_and_not_known_without_a_price() -> None:
+    def slice_of(cost: Any) -> Facts:
+        return Facts.of_commit({"report": {"counts": {"planned": 10, "succeeded": 10}, "cost": cost}})
+
+    def at(total: float, each: float | None) -> Facts:
+        return slice_of({"total": total, "per_1000_rows": each, "per_million_tokens": None})
+
+    limit = {"of": "cost", "max": 20.0}
+    assert [verdict(limit, one)[0] for one in (at(20, 2), at(20.5, 2), slice_of(None), facts())] == [
+        "passed", "failed", "unknown", "unknown",
+    ]  # fmt: skip
+    assert verdict({"of": "cost_per_1000_rows", "max": 3}, at(99, 3.5)) == ("failed", 3.5)
+    assert verdict({"of": "cost_per_1000_rows", "max": 3}, at(99, None)) == ("unknown", None)
+    usual = [at(10, 1), slice_of(None), at(12, 1), at(11, 1)]
+    assert verdict({"of": "cost", "max": 2, "against": 7}, at(33, 1), *usual) == ("failed", 3.0)
+    for wrong in ({"total": "20"}, {"total": -1.0}, {"total": float("nan")}, [20]):
+        with pytest.raises(ValidationError):
+            slice_of(wrong)
+
+
 def test_labels_moved_by_their_total_variation() -> None:
     before = [
         facts(labels={"x": 60, "y": 40}),

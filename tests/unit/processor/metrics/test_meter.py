@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -190,6 +191,20 @@ def test_tokens_per_gpu_are_reported_where_the_gpus_are_known() -> None:
     throughput = meter.report_sections(lambda workers: 2.0 * (workers or 0))["throughput"]
     assert throughput.tokens_per_s_per_gpu == 12.0
     assert meter.report_sections(lambda workers: None)["throughput"].tokens_per_s_per_gpu is None
+
+
+def test_gpu_seconds_are_from_the_engines_start_to_the_last_row() -> None:
+    def sections(meter: Meter) -> dict[str, Any]:
+        return meter.report_sections(lambda workers: 2.0 * (workers or 0))
+
+    meter, began = Meter(100, resumed_rows=50), time.time()
+    assert sections(meter)["gpu_seconds"] is None
+    meter.record_queue_time(100.0)
+    add(meter, group(50, entered=began + 140, finished=began + 200, tokens=100))
+    used, seconds = sections(meter)["gpu_seconds"], sections(meter)["seconds"]
+    assert used == pytest.approx(200, abs=0.5)  # 40 s of start and 60 s of inference
+    assert used == pytest.approx(2 * (seconds.engine_start + seconds.inference), abs=0.01)
+    assert meter.report_sections()["gpu_seconds"] is None
 
 
 def test_utilisation_covers_the_time_of_inference() -> None:

@@ -10,7 +10,15 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.hooks.jobs_api import ListedJob
-from airflow_provider_raydatallm.task.job.record import JobRecord, LeftJob, find_listed_job, try_series
+from airflow_provider_raydatallm.submit.ray_job import JobSubmission
+from airflow_provider_raydatallm.task.job.record import (
+    JobRecord,
+    LeftJob,
+    find_listed_job,
+    hash_of,
+    try_series,
+)
+from tests.support.slice_jobs import slice_job
 
 RECORD: dict[str, Any] = {
     "phase": "submitted", "cluster": "connection:c", "submission_id": "j", "nonce": "n", "spec_hash": "h",
@@ -46,6 +54,16 @@ def test_record_of_another_version_tells_the_job_if_nothing_else(
 def test_record_is_read_as_it_was_written() -> None:
     record = replace(JobRecord(**RECORD), left=[LeftJob("connection:d", "i")])
     assert JobRecord.from_json(json.loads(json.dumps(asdict(record)))) == record
+
+
+def test_price_is_no_other_question() -> None:
+    def hash_with(**given: Any) -> str:
+        return hash_of(JobSubmission(slice_job(**given), (), None, dict, {}))
+
+    known = hash_with()
+    assert hash_with(engine__gpu_hour_price=2.5) == known
+    limited = [hash_with(engine__gpu_hour_price=price, limits__max_cost=5) for price in (2, 3)]
+    assert limited[0] == limited[1] != known
 
 
 def listed(name: str = "j", status: str = "RUNNING", at: float | None = 1.0, **metadata: Any) -> ListedJob:

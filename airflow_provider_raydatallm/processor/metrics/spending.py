@@ -1,0 +1,53 @@
+"""What the GPUs of a version's tries cost. Each try keeps its own figure beside the rows that it answered, so
+that it stays as long as they do, and is lost with them when they are published."""
+
+from __future__ import annotations
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.report import cost_of
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.store.lease import Lease
+
+
+class Spending:
+    """
+    :ivar earlier: what other tries spent, as far as they kept it.
+    :ivar now: what this one did.
+    """
+
+    def __init__(self, job: SliceJob, checkpoint: Checkpoint, lease: Lease) -> None:
+        self._limit, self._price = job.limits.max_cost, job.engine.gpu_price
+        self._checkpoint, self._lease = checkpoint, lease
+        kept = checkpoint.costs() if self._price is not None else {}
+        self.earlier, self.now = sum(kept.values()), 0.0
+        self._before = kept.get(lease.epoch, 0.0)  # by this process, for a version that others published
+
+    def record(self, gpu_seconds: float | None) -> float | None:
+        """Returns what all tries spent by now; None without a price, or without GPUs.
+
+        :param gpu_seconds: of this one.
+        """
+        cost = cost_of(gpu_seconds, self._price)
+        self.now = max(self.now, cost or 0.0)
+        return None if cost is None else self.earlier + self.now
+
+    def check(self, answered: int, planned: int) -> None:
+        """:raises SliceError: when a slice with rows to answer has spent what it may."""
+        spent = self.earlier + self.now
+        if self._limit is None or spent < self._limit:
+            return
+        raise SliceError(
+            f"the slice's GPUs have cost {_amount(spent)} of limits.max_cost {self._limit:g}, with "
+            f"{answered:,} of {planned:,} rows answered",
+            kind="input",
+            advice="Raise limits.max_cost and clear the task: no answered row is asked again",
+        )
+
+    def save(self) -> None:
+        if self.now and not self._lease.lost:
+            self._checkpoint.save_cost(self._lease.epoch, self._before + self.now)
+
+
+def _amount(cost: float) -> str:
+    return f"{cost:,.2f}" if cost >= 1 else f"{cost:.3g}"

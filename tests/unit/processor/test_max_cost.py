@@ -1,0 +1,180 @@
+"""A slice whose GPUs cost more than `limits.max_cost`."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.metrics import progress
+from airflow_provider_raydatallm.processor.sizing.facts import Resources
+from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from tests.support import stub_engine
+from tests.support.in_process import InProcess, changed, job_of, run_in_process
+from tests.support.waiting import wait_for
+
+#: Of a job's rows.
+ROWS, BATCH = 40, 10
+
+
+class GpuEngine(stub_engine.StubEngine):
+    """As if it held two GPUs."""
+
+    def gpus_held(self, workers: int | None) -> float | None:
+        return 2.0
+
+
+class Clock:
+    """Time that passes only with batches."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = time.time()
+        monkeypatch.setattr(time, "time", lambda: self.now)
+
+    def pass_(self, seconds: float) -> Callable[[pa.Table], None]:
+        def before_batch(batch: pa.Table) -> None:
+            self.now += seconds
+
+        return before_batch
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    return Clock(monkeypatch)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> SliceJob:
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(ROWS)]}), tmp_path / "in.parquet")
+    return job_of(
+        input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out",
+        engine=f"{__name__}:GpuEngine", engine__gpu_hour_price=1.8,
+    )  # fmt: skip
+
+
+def limited(job: SliceJob, max_cost: float, **given: Any) -> SliceJob:
+    return changed(job, limits__max_cost=max_cost, **given)
+
+
+def ends(job: SliceJob, cluster: InProcess) -> SliceError:
+    with pytest.raises(SliceError) as ended:
+        run_in_process(job, cluster)
+    return ended.value
+
+
+def test_run_ends_at_the_limit_and_a_higher_one_continues(job: SliceJob, clock: Clock) -> None:
+    # 100 s of two GPUs cost 0.1, and so does a batch.
+    first, second, third = (InProcess(batch=BATCH, before_batch=clock.pass_(100)) for _ in range(3))
+    failure = ends(limited(job, 0.15), first).failure
+    assert (failure.kind, failure.can_retry) == ("input", False)
+    assert failure.sentence == (
+        "the slice's GPUs have cost 0.2 of limits.max_cost 0.15, with 20 of 40 rows answered"
+    )
+    assert failure.advice == ("Raise limits.max_cost and clear the task: no answered row is asked again",)
+    # Of the same limit nothing is asked, and the first try's cost counts for a higher one.
+    refused = ends(limited(job, 0.15), second).failure
+    assert (second.answered, refused.sentence) == (0, failure.sentence)
+    again = ends(limited(job, 0.25), second).failure
+    assert (second.answered, "cost 0.3 of limits.max_cost 0.25, with 30 of" in again.sentence) == (10, True)
+    report = run_in_process(limited(job, 0.5), third)
+    assert (third.answered, report.outcome, report.counts.resumed) == (10, "published", 30)
+    assert report.gpu_seconds == pytest.approx(200, abs=1)
+    assert report.cost is not None
+    assert report.cost.total == pytest.approx(0.4, abs=1e-3)  # with those before
+    assert report.cost.per_1000_rows == pytest.approx(10, abs=0.1)  # of this one
+    assert not Store(job.paths.metadata).names("checkpoint")
+
+
+def test_slice_that_is_only_to_be_published_is_not_refused(job: SliceJob, clock: Clock) -> None:
+    cluster = InProcess(batch=BATCH, before_batch=clock.pass_(100))
+    gate: dict[str, Any] = {"quality__gates": [{"of": "cost", "max": 0.3}]}
+    assert "cost is 0.4, above max 0.3" in ends(changed(job, **gate), cluster).failure.sentence
+    assert "cost is 0.4, above max 0.3" in ends(limited(job, 0.1, **gate), cluster).failure.sentence
+    report = run_in_process(limited(job, 0.1), cluster)
+    assert (cluster.answered, report.outcome, report.gpu_seconds) == (ROWS, "published", None)
+
+
+class ScalingEngine(stub_engine.StubEngine):
+    """Which needs two GPUs, and does not say how many it has come to."""
+
+    @property
+    def resources(self) -> Resources:
+        return Resources(1, 2, "a stub")
+
+
+def test_engine_that_does_not_say_how_many_gpus_it_holds_counts_with_those_that_it_needs(
+    job: SliceJob, clock: Clock
+) -> None:
+    cluster = InProcess(batch=BATCH, before_batch=clock.pass_(100))
+    scales = changed(job, engine__kind=f"{__name__}:ScalingEngine")
+    assert "cost 0.2 of limits.max_cost 0.15" in ends(limited(scales, 0.15), cluster).failure.sentence
+    report = run_in_process(scales, cluster)
+    assert (report.outcome, report.gpu_seconds, report.cost) == ("published", None, None)
+
+
+def test_last_rows_are_published_though_they_reached_the_limit(job: SliceJob, clock: Clock) -> None:
+    report = run_in_process(limited(job, 0.4), InProcess(batch=BATCH, before_batch=clock.pass_(100)))
+    assert (report.outcome, report.cost and report.cost.total) == ("published", pytest.approx(0.4, abs=1e-3))
+
+
+def test_killed_try_counts_as_far_as_it_kept_its_cost(job: SliceJob, clock: Clock) -> None:
+    def fail(batch: pa.Table) -> None:
+        clock.now += 100
+        raise OSError("the node is gone")
+
+    cluster = InProcess(batch=BATCH, before_batch=clock.pass_(100))
+    with pytest.raises(Exception, match="node is gone"):
+        run_in_process(job, InProcess(batch=BATCH, before_batch=fail))
+    metadata = Store(job.paths.metadata)
+    [question] = metadata.names("checkpoint")
+    checkpoint = Checkpoint(metadata, question)
+    assert checkpoint.costs() == {}  # nothing is known of a run that had no update
+    ends(limited(job, 0.05), cluster)
+    assert list(checkpoint.costs().values()) == [pytest.approx(0.1, abs=1e-3)]
+    metadata.put(f"checkpoint/{question}/cost-000001.json", b"damaged")
+    metadata.put_document(f"checkpoint/{question}/cost-000007.json", -5.0)
+    metadata.put_document(f"checkpoint/{question}/cost-000008.json", "much")
+    checkpoint.save_cost(9, 0.25)
+    assert 9 in checkpoint.costs()
+    assert all(cost > 0 for cost in checkpoint.costs().values())
+    assert {7, 8} & checkpoint.costs().keys() == set()
+    report = run_in_process(limited(job, 5), cluster)
+    assert report.outcome == "published"
+
+
+def test_cost_is_kept_while_the_run_works(
+    job: SliceJob, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """For a run that is killed."""
+    monkeypatch.setattr(progress, "_EXPORT_SECONDS", 0.02)
+    batches = 0
+
+    def wait_until_kept(batch: pa.Table) -> None:
+        nonlocal batches
+        metadata = Store(job.paths.metadata)
+        [question] = metadata.names("checkpoint")
+        expected = [pytest.approx(0.1 * batches, abs=1e-3)] if batches else []
+        wait_for(lambda: list(Checkpoint(metadata, question).costs().values()) == expected)
+        clock.now += 100
+        batches += 1
+
+    run_in_process(job, InProcess(batch=BATCH, before_batch=wait_until_kept))
+    assert batches == 4
+
+
+def test_without_a_price_no_cost_is_kept(job: SliceJob, clock: Clock) -> None:
+    def no_files(batch: pa.Table) -> None:
+        clock.now += 100
+        [question] = Store(job.paths.metadata).names("checkpoint")
+        assert Checkpoint(Store(job.paths.metadata), question).costs() == {}
+
+    report = run_in_process(changed(job, engine__gpu_hour_price=None), InProcess(before_batch=no_files))
+    assert (report.cost, report.gpu_seconds) == (None, pytest.approx(800, abs=1))

@@ -89,7 +89,7 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
         return RunPlan(job, cluster, report=report)
     state = build.load_state()
     earlier, rows = find_earlier(build, state)
-    golden_state = build.load_golden_state()
+    golden_state = build.load_golden_state() if build.known_golden(rows > 0) is None else None
     golden = (golden_state.plan.rows, golden_state.rows_missing) if golden_state is not None else None
     findings = _quarantine_findings(build, state)
     if build.inference is None or not rows:

@@ -25,8 +25,8 @@ class Confusion(Contract):
     """Rows with one label where another is right. `answered` is None for a row that failed."""
 
     expected: str
-    answered: str | None
     rows: int
+    answered: str | None = None
 
 
 class GoldenFigures(Contract):

@@ -319,6 +319,24 @@ def refusal(job: SliceJob, path: str, **given: Any) -> SliceError:
     return raised.value
 
 
+def test_answers_that_are_published_anew_keep_their_golden_figures(job: SliceJob, tmp_path: Path) -> None:
+    cluster = Asks()
+    pq.write_table(pa.table({"name": NAMES, "n": range(len(NAMES))}), tmp_path / "in" / "a.parquet")
+    job = with_golden(job, write(job))
+    first = run_in_process(job, cluster)
+    cluster.texts.clear()
+    narrow = changed(
+        job, columns=["name"], publish__on_schema_change="accept", rerun__on_config_change="recompute"
+    )
+    assert plan_run(narrow, None).golden is None
+    again = run_in_process(narrow, cluster)
+    assert (again.published_version, again.golden, cluster.texts) == (2, first.golden, [])
+    other = with_golden(changed(narrow, columns=["n", "name"]), write(job, GOLDEN[:2], "other.jsonl"))
+    told = run_in_process(other, cluster).golden
+    assert told is not None
+    assert (told.accuracy, cluster.texts) == (1, [row["name"] for row in GOLDEN[:2]])
+
+
 def test_held_slice_is_judged_by_the_golden_rows_of_now(job: SliceJob) -> None:
     cluster = Asks()
     held = run_in_process(changed(job, quality__gates=[{"of": "rows", "then": "hold"}]), cluster)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 import pytest
 from airflow.sdk import DAG, Asset, AssetAlias
+from pydantic import BaseModel
 
 from airflow_provider_raydatallm.contract.result.report import Cost, Counts, Report, Seconds, Throughput
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
@@ -74,6 +76,26 @@ def test_entry_of_a_gate_whose_figure_is_not_known_can_be_read() -> None:
     entry = SliceEntry.parse(written.xcoms[INDEX_KEY])
     assert entry is not None
     assert entry.gates == [unknown]
+
+
+def test_what_an_entry_leaves_out_as_null_need_not_be_there() -> None:
+    def check(model: type[BaseModel]) -> None:
+        for name, field in model.model_fields.items():
+            kinds = list(flat(field.annotation))
+            assert not (type(None) in kinds and field.is_required()), f"{model.__name__}.{name}"
+            for kind in kinds:
+                if isinstance(kind, type) and issubclass(kind, BaseModel):
+                    seen.add(kind)
+                    check(kind)
+
+    def flat(annotation: Any) -> Iterator[Any]:
+        yield annotation
+        for part in get_args(annotation):
+            yield from flat(part)
+
+    seen: set[type[BaseModel]] = set()
+    check(SliceEntry)
+    assert {kind.__name__ for kind in seen} >= {"GateVerdict", "GoldenFigures", "Confusion"}
 
 
 def test_entry_that_would_be_long_lacks_what_makes_it_so() -> None:

@@ -233,18 +233,17 @@ class VersionBuild:
 
         :raises SliceError: when they stop it.
         """
-        body = staged.version.body
-        is_measured = body.get("spreads", {}).keys() >= set(self.job.quality.measured_columns)
-        told = body["report"].get("golden") or {}
-        if not is_measured or (self.golden is not None and told.get("hash") != self.golden.hash):
-            raise UnusableError(f"{staged.name} lacks what gates look at: it is staged anew")
         try:
+            told = Facts.of_commit(staged.version.body)
             located = staged.locate(self.folders)
-            files = [store.path(name) for store, name in (located[file] for file in staged.version.files)]
-            checks = self.check_rows(cluster, files)
-            slice_ = Facts.of_commit({**body, "checks": checks})
         except ValueError as e:
             raise UnusableError(f"{staged.name} says what no run counted: it is staged anew") from e
+        is_measured = told.spreads.keys() >= set(self.job.quality.measured_columns)
+        golden = told.golden.hash if told.golden is not None else None
+        if not is_measured or (self.golden is not None and golden != self.golden.hash):
+            raise UnusableError(f"{staged.name} lacks what gates look at: it is staged anew")
+        files = [f"{store.url}/{name}" for store, name in (located[file] for file in staged.version.files)]
+        slice_ = replace(told, checks=self.check_rows(cluster, files))
         return staged.with_gates(pass_gates(self.job, slice_))
 
     def check_rows(self, cluster: Cluster, files: Sequence[str]) -> dict[str, float]:

@@ -137,7 +137,7 @@ class Staging:
         plans = self._part_plans(groups, f"{STAGED}/{staged}")
         parts = [stage_part(p) for p in plans] if len(groups) == 1 else list(run_all(stage_part, plans))
         totals = sum((p.totals for p in parts), Totals())
-        files = [self.folders.staging.path(f"{STAGED}/{staged}/{p.data.plain_name}") for p in parts]
+        files = [f"{self.folders.staging.url}/{STAGED}/{staged}/{p.data.plain_name}" for p in parts]
         if totals.rows + totals.quarantined != self.plan.rows:
             raise SliceError(
                 f"{self.folders.table.url}: {totals.rows:,} answered and {totals.quarantined:,} failed rows "

@@ -150,3 +150,11 @@ def test_leftovers_on_an_object_store_are_found_and_removed(job: SliceJob) -> No
     assert folders_of(job).metadata.names("checkpoint") == []
     assert (answers(job), run(job).outcome) == (before, "unchanged")
     assert run(asked(job, "new")).published_version == 3
+
+
+def test_own_checks_read_what_is_staged_in_the_object_store(job: SliceJob) -> None:
+    counts = {"of": "sql:SELECT count(*) FROM answers", "max": len(NAMES)}
+    held = run(changed(job, quality__gates=[{**counts, "max": 0, "then": "hold"}]))
+    assert (held.outcome, (held.gates or ())[0].value) == ("held", len(NAMES))
+    report = run(changed(job, quality__gates=[counts]))
+    assert (report.outcome, (report.gates or ())[0].value) == ("published", len(NAMES))

@@ -1,7 +1,8 @@
 """Finds the industry of yesterday's new customers, and publishes no day that nobody should trust unseen.
 
-Once all rows of a day are answered, and before anybody can read them, gates look at them: by a query, and by
-a function of `checks/industries.py` beside this file. A day whose industries are others than those of the
+Once all rows of a day are answered, and before anybody can read them, gates look at them: by a query, by a
+function of `checks/industries.py` beside this file, and by how many customers whose industry is known the
+engine got right. A day whose industries are others than those of the
 days before waits for a person among Airflow's required actions, as do the first days, which nothing can be
 compared with.
 
@@ -37,7 +38,9 @@ def customers_reviewed() -> None:
         code_paths=["engines/keywords.py", "checks/industries.py"],
         quality={
             "max_quarantine": 1.0,  # names that say nothing
+            "golden": {"path": os.environ.get("RAY_LLM_EXAMPLE_GOLDEN", "s3://lake/known_industries.csv")},
             "gates": [
+                {"of": "golden", "min": 0.8},
                 {"of": 'sql:SELECT count(*) - count(DISTINCT "Customer Id") FROM answers', "max": 0},
                 {"of": "industries:share_of_contradictions", "max": 0.05},
                 {"of": "labels", "against": 7, "max": 0.2, "then": "hold"},

@@ -69,6 +69,7 @@ def airflow(cluster: Cluster, data: Path, mails: MailServer, vault: Vault) -> It
         "DURABLE_ROOT": str(data),
         "RAY_LLM_DEMO_INPUT": str(data / "customers"),
         "RAY_LLM_DEMO_OUTPUT": str(data / "industries"),
+        "RAY_LLM_EXAMPLE_GOLDEN": str(data / "golden.csv"),
         "AIRFLOW__RAY_LLM__MAX_WAITING_JOBS": str(MAX_WAITING_JOBS),
         "AIRFLOW__RAY_LLM__SHOW_SAMPLES": "true",
         "DURABLE_ENGINES": os.pathsep.join(map(str, _ENGINES)),

@@ -36,6 +36,15 @@ def rewrite(file: Path, company: str) -> None:
         writer.writerows({**customer, "Company": company} for customer in customers)
 
 
+@pytest.fixture(autouse=True)
+def golden(data: Path) -> Path:
+    """Of which the engine gets the last wrong."""
+    file = data / "golden.csv"
+    right = ["Hill Bank,Bank", "Lake Law,Law", "Dental Hall,Dental", "Vale Software,Software"]
+    file.write_text("\n".join(["Company,industry", *right, "Law Bank,Bank"]) + "\n")
+    return file
+
+
 def published(data: Path) -> list[str]:
     return sorted(file.parent.name for file in (data / "industries_reviewed").glob("*/_SUCCESS"))
 
@@ -52,6 +61,7 @@ def test_first_days_and_a_day_unlike_them_wait_for_a_person(airflow: Airflow, da
             airflow.api.wait_asked(task)
             page.goto(f"/plugin/ray-llm/dags/{task.dag_id}/tasks/{task.task_id}/runs/{quote(task.run_id)}/-1")
             page.get_by_role("row", name=re.compile(says)).wait_for()
+            page.get_by_text("4 of 5 are right").wait_for()
             page.get_by_role("link", name="Approve or reject").click()
             page.get_by_role("button", name="Approve").click()
             assert airflow.api.finish(task) == "success"
@@ -60,8 +70,10 @@ def test_first_days_and_a_day_unlike_them_wait_for_a_person(airflow: Airflow, da
             approve(task, "labels not known")
         usual = ask(airflow, DAYS[3])
         assert airflow.api.finish(usual) == "success"
-        gates = airflow.api.xcom(usual)["gates"]
-        assert [gate["verdict"] for gate in gates] == ["passed"] * 3
+        result = airflow.api.xcom(usual)
+        assert [gate["verdict"] for gate in result["gates"]] == ["passed"] * 4
+        assert (result["golden"]["rows"], result["golden"]["correct"]) == (5, 4)
+        assert result["golden"]["confusion"] == [{"expected": "Bank", "answered": "Law", "rows": 1}]
         odd = ask(airflow, DAYS[4])
         airflow.api.wait_asked(odd)
         assert len(published(data)) == 4

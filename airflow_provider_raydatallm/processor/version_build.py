@@ -279,10 +279,9 @@ class VersionBuild:
                     raise NumberTakenError(f"another run published {self.folders.table.url} meanwhile")
                 if meter is None:
                     meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing, self._model_work())
-                    reporter.latest = meter.progress
-                run = _Run(
-                    self, lease, cluster, meter, reporter, spending, self.known_golden(not state.is_finished)
-                )
+                golden = self.known_golden(not state.is_finished)
+                run = _Run(self, lease, cluster, meter, reporter, spending, golden)
+                reporter.latest = run.progress
                 try:
                     return run.stage(run.infer(state), keep_days)
                 except CorruptFileError as e:
@@ -428,7 +427,7 @@ class _Run:
         build = self.build
         limit_raised = False
         while not state.is_finished:
-            self.reporter.report({"step": "start", **self.meter.progress()})
+            self.reporter.report({"step": "start", **self.progress()})
             fragments = state.ledger.fragments
             can_raise_limit = bool(state.missing) and build.job.quality.on_too_long == "raise_limit"
             state.release_ledger()  # inference takes hours, and the ledger is read again after it
@@ -504,7 +503,7 @@ class _Run:
             meter.record_queue_time(waiting["waited_s"])
             # The longer the wait, the fewer the log lines.
             log_every = min(60.0, max(PROGRESS_SECONDS, waiting["waited_s"] / 10))
-            self.reporter.report({"step": "queued", **meter.progress(), **waiting}, log_every)
+            self.reporter.report({"step": "queued", **self.progress(), **waiting}, log_every)
 
         def on_update(update: WriterUpdate) -> None:
             nonlocal rows_left
@@ -526,9 +525,9 @@ class _Run:
                 # a row that a task delivered again counts twice.
                 raise SliceError(f"{lost:,} rows failed", kind="transient")
             rows_left -= update.settled_rows
-            cost = self.spending.record(meter.gpu_seconds(self._gpus_held(held_by), time.time()))
+            self.spending.record(meter.gpu_seconds(self._gpus_held(held_by), time.time()))
             step = "answer" if meter.finished_rows else "start"
-            progress = {"step": step, **meter.progress(), "cost": cost}
+            progress = {"step": step, **self.progress()}
             if build.finish_by is not None:
                 progress |= lateness(build.finish_by, time.time(), progress)
             if progress["step"] == "start":
@@ -592,6 +591,9 @@ class _Run:
             self._check_failures(build.load_state(self.lease))  # says more about rows that failed
             raise
 
+    def progress(self) -> dict[str, Any]:
+        return {**self.meter.progress(), "cost": self.spending.total}
+
     def _check_failures(self, state: CheckpointState) -> None:
         """:raises SliceError: when more rows failed than the slice may lose."""
         self.meter.failed_rows, self.meter.invalid_rows = state.rows_quarantined, state.rows_invalid
@@ -623,7 +625,7 @@ class _Run:
 
     def stage(self, state: CheckpointState, keep_days: float) -> StagedVersion:
         build, meter = self.build, self.meter
-        self.reporter.report({"step": "publish", **meter.progress()})
+        self.reporter.report({"step": "publish", **self.progress()})
         started = time.monotonic()
         golden = self._golden_figures()
 

@@ -6,15 +6,16 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
-
-import pyarrow.dataset as ds
+from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.gate import OF_SQL
 from airflow_provider_raydatallm.processor.gates.sql import MEND, open_query
 from airflow_provider_raydatallm.processor.load_function import load_function
 from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ def run_check(plan: CheckPlan) -> float:
 
     :raises SliceError: when it raises, or returns no number.
     """
+    import pyarrow.dataset as ds  # with pandas, which only a check needs
+
     check = load_check(plan.check)
     opened = [open_fs(file) for file in plan.files]
     rows = ds.dataset([path for _, path in opened], filesystem=opened[0][0], format="parquet")

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import pyarrow.dataset as ds
+import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow.dataset as ds
 
 MEND = "Mend it and clear the task: the answered rows are kept, and none is asked again"
 #: What a query calls the rows.
 _TABLE = "answers"
-#: It reads no file, no address and no variable of Python's, and cannot permit itself to.
+#: It reads no file, no address and no variable of Python's, and cannot permit itself to. One that takes more
+#: memory ends, and not the node.
 _CONFINED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "python_enable_replacements": False,
     "threads": 1,
+    "memory_limit": "1GB",
     "lock_configuration": True,
 }
 
@@ -44,7 +50,8 @@ def open_query(query: str) -> Callable[[ds.Dataset], Any]:
 
     def run(rows: ds.Dataset) -> Any:
         with duckdb.connect(":memory:", config=_CONFINED) as connection:
-            connection.register(_TABLE, rows)
+            readable = [column for column in rows.schema if _can_read(connection, column)]
+            connection.register(_TABLE, rows.replace_schema(pa.schema(readable)))
             found = connection.execute(query).fetchmany(2)
             columns = len(connection.description or ())
         if len(found) != 1 or columns != 1:
@@ -57,6 +64,17 @@ def open_query(query: str) -> Callable[[ds.Dataset], Any]:
         return found[0][0]
 
     return run
+
+
+def _can_read(connection: duckdb.DuckDBPyConnection, column: pa.Field) -> bool:
+    """Whether it knows the column's type: with half floats, say, it reads no other column either."""
+    import duckdb
+
+    try:
+        connection.from_arrow(pa.schema([column]).empty_table())
+    except duckdb.NotImplementedException:
+        return False
+    return True
 
 
 def _no_query(query: str, why: str = "") -> SliceError:

@@ -23,14 +23,14 @@ class Spending:
         self.earlier, self.now = sum(kept.values()), 0.0
         self._before = kept.get(lease.epoch, 0.0)  # by this process, for a version that others published
 
-    def record(self, gpu_seconds: float | None) -> float | None:
-        """Returns what all tries spent by now; None without a price, or without GPUs.
+    @property
+    def total(self) -> float | None:
+        """What all tries spent by now; None without a price, or before GPUs cost anything."""
+        return self.earlier + self.now or None
 
-        :param gpu_seconds: of this one.
-        """
-        cost = cost_of(gpu_seconds, self._price)
-        self.now = max(self.now, cost or 0.0)
-        return None if cost is None else self.earlier + self.now
+    def record(self, gpu_seconds: float | None) -> None:
+        """:param gpu_seconds: of this try."""
+        self.now = max(self.now, cost_of(gpu_seconds, self._price) or 0.0)
 
     def check(self, answered: int, planned: int) -> None:
         """:raises SliceError: when a slice with rows to answer has spent what it may."""

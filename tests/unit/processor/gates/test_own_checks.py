@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import sys
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -127,6 +129,23 @@ def test_number_of_a_query_is_judged_as_another_figure(job: SliceJob) -> None:
     report = run_in_process(of_sql(job, query, max=2), cluster)
     assert [(gate.value, gate.verdict) for gate in report.gates or ()] == [(2, "passed")]
     assert cluster.answered == 4
+
+
+def test_columns_that_duckdb_cannot_read_hide_no_others(job: SliceJob, tmp_path: Path) -> None:
+    half, wide = pa.array(np.array([1.5], np.float16)), pa.array([Decimal("1.5")], pa.decimal256(50, 2))
+    of_half = pa.array([{"half": 1.5}], pa.struct([("half", pa.float16())]))
+    table = pa.table({"name": ["n0"], "half": half, "wide": wide, "of_half": of_half, "n": [7]})
+    pq.write_table(table, tmp_path / "in" / "a.parquet")
+    report = run_in_process(of_sql(job, "SELECT sum(n + length(name)) FROM answers", max=9))
+    assert [gate.value for gate in report.gates or ()] == [9]
+    with pytest.raises(SliceError, match="raised a BinderException"):
+        run_in_process(of_sql(changed(job, slice_key="2026-02-01"), "SELECT sum(half) FROM answers", max=9))
+
+
+def test_query_that_takes_much_memory_ends(job: SliceJob) -> None:
+    query = "SELECT length(string_agg(repeat('x', 1000000), '')) FROM range(3000)"
+    with pytest.raises(SliceError, match="raised a OutOfMemoryException"):
+        run_in_process(of_sql(job, query, max=9))
 
 
 @pytest.mark.parametrize(

@@ -17,12 +17,13 @@ MEND = "Mend it and clear the task: the answered rows are kept, and none is aske
 #: What a query calls the rows.
 _TABLE = "answers"
 #: It reads no file, no address and no variable of Python's, and cannot permit itself to. One that takes more
-#: memory ends, and not the node.
+#: memory ends: it fills neither the node nor its disk.
 _CONFINED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "python_enable_replacements": False,
     "threads": 1,
     "memory_limit": "1GB",
+    "temp_directory": "",
     "lock_configuration": True,
 }
 

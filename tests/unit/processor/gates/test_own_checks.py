@@ -142,10 +142,19 @@ def test_columns_that_duckdb_cannot_read_hide_no_others(job: SliceJob, tmp_path:
         run_in_process(of_sql(changed(job, slice_key="2026-02-01"), "SELECT sum(half) FROM answers", max=9))
 
 
-def test_query_that_takes_much_memory_ends(job: SliceJob) -> None:
-    query = "SELECT length(string_agg(repeat('x', 1000000), '')) FROM range(3000)"
+@pytest.mark.slow
+@pytest.mark.parametrize("query", [
+    "SELECT length(string_agg(repeat('x', 1000000), '')) FROM range(3000)",
+    "SELECT count(*) FROM (SELECT range, random() r FROM range(60000000) ORDER BY r)",
+])  # fmt: skip
+def test_query_that_takes_much_memory_ends_and_fills_no_disk(
+    job: SliceJob, query: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
     with pytest.raises(SliceError, match="raised a OutOfMemoryException"):
         run_in_process(of_sql(job, query, max=9))
+    assert list(Path().iterdir()) == []
 
 
 @pytest.mark.parametrize(

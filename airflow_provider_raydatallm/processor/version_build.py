@@ -488,7 +488,7 @@ class _Run:
     ) -> None:
         """Answers rows, and golden ones that are missing, by the same engine.
 
-        :param invalid: answers of which some rows are told when they are asked again.
+        :param invalid: answers whose faults their rows are told when they are asked again.
         """
         build, meter = self.build, self.meter
         checked_schemas: set[bytes] = set()

@@ -54,7 +54,7 @@ def check_measured_columns(job: SliceJob, fields: Sequence[pa.Field]) -> None:
 
 def count_spread(table: pa.Table, name: str) -> Counter[str]:
     """Counts the rows of each value of a column, which is rounded to two digits, such as "1.2e+03"; of texts,
-    those of each length in characters. What is no number counts nowhere."""
+    those of each length in characters. Values without a finite number are left out."""
     if name not in table.column_names or not has_spread(table.schema.field(name).type):
         return Counter()
     column = table.column(name)

@@ -125,6 +125,14 @@ def test_last_rows_are_published_though_they_reached_the_limit(job: SliceJob, cl
     assert (report.outcome, report.cost and report.cost.total) == ("published", pytest.approx(0.4, abs=1e-3))
 
 
+def test_golden_rows_end_no_slice_whose_rows_are_answered(job: SliceJob, clock: Clock) -> None:
+    golden = Path(job.input_path).parent / "golden.jsonl"
+    golden.write_text("".join(f'{{"name": "g{i}", "answer": "g{i}"}}\n' for i in range(3 * BATCH)))
+    dear = limited(job, 0.4, quality__golden={"path": str(golden)})
+    report = run_in_process(dear, InProcess(batch=BATCH, before_batch=clock.pass_(100)))
+    assert (report.outcome, report.golden and report.golden.rows) == ("published", 3 * BATCH)
+
+
 def test_killed_try_counts_as_far_as_it_kept_its_cost(job: SliceJob, clock: Clock) -> None:
     def fail(batch: pa.Table) -> None:
         clock.now += 100

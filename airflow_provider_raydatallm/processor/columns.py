@@ -25,6 +25,8 @@ MAX_UNIT_ROWS = 2**31 - 1
 ROW_ID_FIELDS = [pa.field("__unit", pa.int32()), pa.field("__offset", pa.int64())]
 
 #: A request, as JSON; and its input row, as JSON, where postprocess needs it.
+#: A field of requests that no earlier answer answers.
+AGAIN = "again"
 REQUEST_FIELDS = [*ROW_ID_FIELDS, pa.field("__request", pa.string())]
 CARRIED_ROW_FIELD = pa.field("__row", pa.string())
 #: Its images, or recordings, where rows have any: their content, or where it is.

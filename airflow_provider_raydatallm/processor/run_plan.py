@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import os
 import socket
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import joined
 from airflow_provider_raydatallm.contract.result.report import Report, cost_of
+from airflow_provider_raydatallm.contract.spec.gate import PROBES
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.earlier_answers import (
     NOTHING_EARLIER,
@@ -56,8 +57,8 @@ class RunPlan:
     earlier: EarlierAnswers = NOTHING_EARLIER
     #: What an earlier run staged of it, which the run publishes as it is.
     staged: str | None = None
-    #: Of golden rows: how many there are, and how many of them are to be answered.
-    golden: tuple[int, int] | None = None
+    #: Of rows of probes, by their names: how many there are, and how many of them are to be answered.
+    probes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     engine: facts.EnginePlan | None = None
     spread: sizes.TaskSpread | None = None
     model: model_config.ModelConfig | None = None
@@ -89,13 +90,14 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
         return RunPlan(job, cluster, report=report)
     state = build.load_state()
     earlier, rows = find_earlier(build, state)
-    golden_state = build.load_golden_state() if build.known_golden(rows > 0) is None else None
-    golden = (golden_state.plan.rows, golden_state.rows_missing) if golden_state is not None else None
+    known = build.known_figures(are_taken_over=not rows)
+    asked = {probe.name: build.load_probe_state(probe) for probe in build.probes if probe.name not in known}
+    probes = {name: (state.rows_asked, state.rows_missing) for name, state in asked.items()}
     findings = _quarantine_findings(build, state)
     if build.inference is None or not rows:
         staged = build.staged.name if build.staged is not None else None
         return RunPlan(
-            job, cluster, build.plan, report, earlier=earlier, staged=staged, golden=golden, findings=findings
+            job, cluster, build.plan, report, earlier=earlier, staged=staged, probes=probes, findings=findings
         )
     engine = build.inference.engine
     past = newest_throughput(job)
@@ -110,7 +112,7 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
     findings += preflight_findings(engine_plan, rows, cluster)
     findings += check_request(build.inference.builder.columns, rows)
     return RunPlan(
-        job, cluster, build.plan, None, rows, earlier, None, golden,
+        job, cluster, build.plan, None, rows, earlier, None, probes,
         engine_plan, spread, model, past, findings,
     )  # fmt: skip
 
@@ -145,8 +147,8 @@ def as_table(run: RunPlan, gpu_hour_price: float | None = None) -> str:
         return _align([*lines, ("to do", _nothing(run.report))])
     lines.append(("rows", f"{plan.rows:,} in {len(plan.units):,} unit(s) of {plan.files:,} file(s)"))
     lines += [("to answer", f"{run.missing_rows:,}"), *run.earlier.lines()]
-    if run.golden is not None:
-        lines.append(("golden rows", f"{run.golden[0]:,}, of which {run.golden[1]:,} are to be answered"))
+    for name, (asked, missing) in run.probes.items():
+        lines.append((f"{name} rows", f"{asked:,}, of which {missing:,} are to be answered"))
     if run.staged is not None:
         lines.append(("staged", f"{run.staged}, which the run publishes"))
     if run.engine is not None:
@@ -222,7 +224,12 @@ def as_json(run: RunPlan, gpu_hour_price: float | None = None) -> dict[str, Any]
         "to_answer": run.missing_rows,
         "earlier": asdict(run.earlier),
         "staged": run.staged,
-        "golden": run.golden and dict(zip(("rows", "to_answer"), run.golden, strict=True)),
+        **{
+            name: dict(zip(("rows", "to_answer"), run.probes[name], strict=True))
+            if name in run.probes
+            else None
+            for name in PROBES
+        },
         "needs": asdict(engine.resources) if engine is not None else None,
         "sizes": asdict(engine.sizes) if engine is not None and engine.sizes is not None else None,
         "work": asdict(run.spread) if run.spread is not None else None,
@@ -232,6 +239,10 @@ def as_json(run: RunPlan, gpu_hour_price: float | None = None) -> dict[str, Any]
         "cost": run.cost(gpu_hour_price),
         "findings": [asdict(f) for f in run.findings],
     }
+
+
+def _asked(rows: tuple[int, int] | None) -> dict[str, int] | None:
+    return None if rows is None else dict(zip(("rows", "to_answer"), rows, strict=True))
 
 
 def reachable_cluster() -> facts.ClusterFacts | None:

@@ -26,9 +26,9 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceAdapters, read_adapters
+from airflow_provider_raydatallm.processor.build_run import PROGRESS_SECONDS
 from airflow_provider_raydatallm.processor.engines.load_engine import load_engine
 from airflow_provider_raydatallm.processor.gates.own_checks import load_check
-from airflow_provider_raydatallm.processor.golden_rows import GoldenRows
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, RayCluster
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input, short_hash
 from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
@@ -38,6 +38,7 @@ from airflow_provider_raydatallm.processor.input.types.codec import schema_to_js
 from airflow_provider_raydatallm.processor.load_function import load_function
 from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, diagnose_run, is_recorded
+from airflow_provider_raydatallm.processor.probes.find import find_probes
 from airflow_provider_raydatallm.processor.publish.slice_checks import find_published
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
@@ -63,7 +64,7 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
 )
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns
 from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, Version
-from airflow_provider_raydatallm.processor.version_build import PROGRESS_SECONDS, VersionBuild
+from airflow_provider_raydatallm.processor.version_build import VersionBuild
 
 logger = logging.getLogger(__name__)
 
@@ -261,7 +262,7 @@ def inspect_slice(
     build = VersionBuild(
         job, folders, number, checkpoint, plan, table, types, shape, inference, version, base, progress,
         staged=staged,
-        golden=GoldenRows.find(inference) if inference is not None else None,
+        probes=find_probes(inference) if inference is not None else (),
     )  # fmt: skip
     build.check_columns(build.known_fields)
     return build, None

@@ -1,40 +1,34 @@
-"""Builds one version of a slice under the lease: run inference on the missing rows, then publish."""
+"""One version of a slice that is to be published: what is staged of it already, or what a run builds."""
 
 from __future__ import annotations
 
 import logging
-import math
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
-from airflow_provider_raydatallm.contract.fingerprint import answers_fingerprint, asked
+from airflow_provider_raydatallm.contract.fingerprint import asked
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
-from airflow_provider_raydatallm.contract.result.golden import GoldenFigures
+from airflow_provider_raydatallm.contract.result.probes import ProbeFigures
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
+from airflow_provider_raydatallm.processor.build_run import BuildRun
+from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.gatekeeper import pass_gates
 from airflow_provider_raydatallm.processor.gates.own_checks import CheckPlan, run_check
-from airflow_provider_raydatallm.processor.golden_rows import GoldenRows
-from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, InferenceRun
+from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import with_table_types
-from airflow_provider_raydatallm.processor.metrics.deadline import lateness
-from airflow_provider_raydatallm.processor.metrics.meter import Meter, WriterUpdate
+from airflow_provider_raydatallm.processor.metrics.meter import Meter
 from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, ProgressReporter
 from airflow_provider_raydatallm.processor.metrics.spending import Spending
-from airflow_provider_raydatallm.processor.metrics.startup_time import environment_seconds
+from airflow_provider_raydatallm.processor.probes.base import Probe
 from airflow_provider_raydatallm.processor.publish.answer_columns import (
     undecided_as_null,
-    with_known_size,
     with_known_types,
 )
 from airflow_provider_raydatallm.processor.publish.carry_over import carry_over_rows
@@ -46,28 +40,18 @@ from airflow_provider_raydatallm.processor.publish.commit import (
     commit,
     discard,
 )
-from airflow_provider_raydatallm.processor.publish.parts import Totals
-from airflow_provider_raydatallm.processor.publish.quarantine_limits import (
-    check_quarantine,
-    exceeded_limit,
-)
 from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
-from airflow_provider_raydatallm.processor.publish.stage import Staging, counted
 from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
 from airflow_provider_raydatallm.processor.publish.value_spread import check_measured_columns
 from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
-from airflow_provider_raydatallm.processor.request.feedback import Feedback
 from airflow_provider_raydatallm.processor.sizing.checks import check_request
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 from airflow_provider_raydatallm.processor.sizing.model_work import ModelWork, read_model_work
 from airflow_provider_raydatallm.processor.sizing.plan_lines import Line, plan_lines
-from airflow_provider_raydatallm.processor.slice_report import published_report
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, CheckpointState
 from airflow_provider_raydatallm.processor.store.column_agreement import ColumnAgreement
-from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
-from airflow_provider_raydatallm.processor.store.ledger import Fragments, MissingRows
 from airflow_provider_raydatallm.processor.store.leftovers import remove_checkpoints
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
@@ -79,10 +63,6 @@ from airflow_provider_raydatallm.processor.store.table_columns import TableColum
 from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, Version
 
 logger = logging.getLogger(__name__)
-
-#: Seconds between two lines of progress in the log, and of an engine that starts.
-PROGRESS_SECONDS = 5.0
-_START_SECONDS = 30.0
 
 
 @dataclass
@@ -112,17 +92,18 @@ class VersionBuild:
     before_commit: Callable[[], None] | None = None
     #: What an earlier run staged of it, which is committed instead.
     staged: StagedVersion | None = None
-    golden: GoldenRows | None = None
+    probes: tuple[Probe, ...] = ()
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
         if self.staged is not None:
             return
         inference, state = self.inference, self.load_state()
-        golden = self.load_golden_state() if self.known_golden(not state.is_finished) is None else None
         missing = state.missing or state.suspects
-        if self.golden is not None and golden is not None and not missing:
-            inference, missing = self.golden.inference, golden.missing or golden.suspects
+        for probe in self.probes:
+            if not missing:
+                of_probe = self.load_probe_state(probe)
+                inference, missing = probe.inference, of_probe.missing or of_probe.suspects
         if inference is not None and missing:
             self.progress({"step": "check"})
             findings = check_request(inference.builder.columns, self.plan.rows)
@@ -239,8 +220,8 @@ class VersionBuild:
         except ValueError as e:
             raise UnusableError(f"{staged.name} says what no run counted: it is staged anew") from e
         is_measured = told.spreads.keys() >= set(self.job.quality.measured_columns)
-        golden = told.golden.hash if told.golden is not None else None
-        if not is_measured or (self.golden is not None and golden != self.golden.hash):
+        asked = {name: figures.hash for name, figures in told.probes.items()}
+        if not is_measured or any(asked.get(probe.name) != probe.hash for probe in self.probes):
             raise UnusableError(f"{staged.name} lacks what gates look at: it is staged anew")
         files = [f"{store.url}/{name}" for store, name in (located[file] for file in staged.version.files)]
         slice_ = replace(told, checks=self.check_rows(cluster, files))
@@ -279,8 +260,8 @@ class VersionBuild:
                     raise NumberTakenError(f"another run published {self.folders.table.url} meanwhile")
                 if meter is None:
                     meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing, self._model_work())
-                golden = self.known_golden(not state.is_finished)
-                run = _Run(self, lease, cluster, meter, reporter, spending, golden)
+                known = self.known_figures(are_taken_over=state.is_finished and state.is_taken_over)
+                run = BuildRun(self, lease, cluster, meter, reporter, spending, known)
                 reporter.latest = run.progress
                 try:
                     return run.stage(run.infer(state), keep_days)
@@ -337,28 +318,22 @@ class VersionBuild:
         """Reads which rows are finished, quarantined and missing."""
         return self._state_of(self.plan, self.checkpoint, lease)
 
-    def load_golden_state(self, lease: Lease | None = None) -> CheckpointState | None:
-        """As `load_state`, of the golden rows; None where there are none."""
-        if self.golden is None:
-            return None
-        return self._state_of(self.golden.plan, self.golden_checkpoint, lease)
+    def load_probe_state(self, probe: Probe, lease: Lease | None = None) -> CheckpointState:
+        """As `load_state`, of a probe's rows."""
+        state = self._state_of(probe.plan, probe.checkpoint(self.checkpoint), lease)
+        return replace(state, unasked=probe.unasked)
 
-    def known_golden(self, has_rows_to_answer: bool) -> GoldenFigures | None:
-        """Returns the published version's figures, where its answers are published anew: no engine starts for
-        its golden rows either."""
-        if self.golden is None or self.base is None or has_rows_to_answer:
-            return None
-        known = self.base.to_report(self.job.slice_path).golden
-        is_same = known is not None and known.hash == self.golden.hash
-        if not is_same or self.base.answers != answers_fingerprint(self.job):
-            return None
-        golden = self.load_golden_state()
-        return known if golden is not None and golden.rows_missing == golden.plan.rows else None
+    def known_figures(self, *, are_taken_over: bool) -> dict[str, ProbeFigures]:
+        """Returns what the published version tells of probes, by their names, where its answers are published
+        anew: no engine starts for these either.
 
-    @property
-    def golden_checkpoint(self) -> Checkpoint:
-        assert self.golden is not None
-        return self.checkpoint.of_golden_rows(self.golden.hash)
+        :param are_taken_over: whether all answers are the published version's.
+        """
+        if self.base is None or self.checkpoint.base is None or not are_taken_over:
+            return {}
+        of_probes = self.base.to_report(self.job.slice_path).probes
+        hashes = {probe.name: probe.hash for probe in self.probes}
+        return {name: told for name, told in of_probes.items() if told.hash == hashes.get(name)}
 
     def _state_of(self, plan: Plan, checkpoint: Checkpoint, lease: Lease | None) -> CheckpointState:
         since_epoch = 0
@@ -368,317 +343,3 @@ class VersionBuild:
         ledger = checkpoint.read_ledger(plan, retry=self.job.rerun.retry_quarantined)
         quality = self.job.quality
         return CheckpointState(plan, ledger, quality.max_attempts, since_epoch, quality.repair)
-
-
-@dataclass(frozen=True)
-class _RowSet:
-    """Rows that are answered, and the folder for their answers: the slice's, or the golden ones."""
-
-    inference: InferencePlan | None
-    checkpoint: Checkpoint
-    load_state: Callable[[], CheckpointState]
-    is_golden: bool = False
-
-
-@dataclass(frozen=True)
-class _Run:
-    """The phases of a build under the lease, with what they share."""
-
-    build: VersionBuild
-    lease: Lease
-    cluster: Cluster
-    meter: Meter
-    reporter: ProgressReporter
-    spending: Spending
-    known_golden: GoldenFigures | None
-
-    @property
-    def _slice_rows(self) -> _RowSet:
-        build = self.build
-        return _RowSet(build.inference, build.checkpoint, partial(build.load_state, self.lease))
-
-    @property
-    def _golden_rows(self) -> _RowSet | None:
-        build = self.build
-        if build.golden is None or self.known_golden is not None:
-            return None
-
-        def load_state() -> CheckpointState:
-            state = build.load_golden_state(self.lease)
-            assert state is not None
-            return state
-
-        return _RowSet(build.golden.inference, build.golden_checkpoint, load_state, is_golden=True)
-
-    def infer(self, state: CheckpointState) -> CheckpointState:
-        """Runs inference until every row has its answer or has failed for good, golden ones too. Returns the
-        state of the slice's.
-
-        :param state: of the slice's rows.
-        """
-        self._check_failures(state)
-        state = self._infer_all(self._slice_rows, state)
-        if (golden := self._golden_rows) is not None:
-            # Most have been answered by the engine of the slice's rows.
-            self._infer_all(golden, golden.load_state())
-        return state
-
-    def _infer_all(self, rows: _RowSet, state: CheckpointState) -> CheckpointState:
-        build = self.build
-        limit_raised = False
-        while not state.is_finished:
-            self.reporter.report({"step": "start", **self.progress()})
-            fragments = state.ledger.fragments
-            can_raise_limit = bool(state.missing) and build.job.quality.on_too_long == "raise_limit"
-            state.release_ledger()  # inference takes hours, and the ledger is read again after it
-            self._infer_once(rows, state, limit_raised)
-            state = rows.load_state()
-            if not rows.is_golden:
-                self._check_failures(state)
-            is_stuck = not state.is_finished and state.ledger.fragments <= fragments
-            if is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
-                raise NumberTakenError(f"another run, or gc, changed {build.folders.table.url} meanwhile")
-            if is_stuck and (limit_raised or not can_raise_limit):
-                unit, spans = (state.missing or state.suspects)[0]
-                raise SliceError(
-                    f"{state.rows_missing:,} row(s) came back from the engine neither answered nor failed, "
-                    f"the first of them {state.plan.locate(unit, int(spans[0, 0]))}",
-                    kind="transient",
-                )
-            # The missing rows were longer than the engine's limit.
-            limit_raised = can_raise_limit
-        return state
-
-    def _infer_once(self, rows: _RowSet, state: CheckpointState, limit_raised: bool) -> None:
-        """Answers the missing rows. Those that may kill an engine run last, or when it is given up."""
-        missing, invalid = state.missing, state.invalid
-        if not missing:
-            self._isolate(rows, state.suspects, invalid)
-        while missing:
-            try:
-                self._run_inference(rows, missing, invalid, limit_raised)
-                break
-            except EngineGivenUpError:
-                before = rows.load_state()
-                if before.is_finished:  # it was given up over golden rows, which are next
-                    break
-                if not before.suspects:
-                    raise
-                self._isolate(rows, before.suspects, before.invalid)
-                after = rows.load_state()
-                if len(after.ledger.failures) == len(before.ledger.failures):
-                    raise  # no row was the reason
-                if not rows.is_golden:
-                    self._check_failures(after)
-                missing, invalid, limit_raised = after.missing, after.invalid, False
-
-    def _isolate(self, rows: _RowSet, suspects: MissingRows, invalid: Fragments) -> None:
-        """Answers rows that may kill an engine, on one that they may kill."""
-        assert rows.inference is not None
-        engine = rows.inference.engine.for_suspects(suspects.rows)
-        self._run_inference(rows, suspects, invalid, limit_raised=False, engine=engine)
-
-    def _run_inference(
-        self,
-        rows: _RowSet,
-        missing: MissingRows,
-        invalid: Fragments,
-        limit_raised: bool,
-        engine: Engine | None = None,
-    ) -> None:
-        """Answers rows, and golden ones that are missing, by the same engine.
-
-        :param invalid: answers whose faults their rows are told when they are asked again.
-        """
-        build, meter = self.build, self.meter
-        checked_schemas: set[bytes] = set()
-        inference = rows.inference
-        assert inference is not None
-        held_by = engine or inference.engine
-        rows_left = 0
-        self._check_cost()
-
-        def on_queued(waiting: dict[str, Any]) -> None:
-            self._check_lease()
-            meter.record_queue_time(waiting["waited_s"])
-            # The longer the wait, the fewer the log lines.
-            log_every = min(60.0, max(PROGRESS_SECONDS, waiting["waited_s"] / 10))
-            self.reporter.report({"step": "queued", **self.progress(), **waiting}, log_every)
-
-        def on_update(update: WriterUpdate) -> None:
-            nonlocal rows_left
-            self._check_lease()
-            for summary in update.summaries:
-                for schema in set(summary.column("schema").to_pylist()) - checked_schemas - {None}:
-                    fields = list(pa.ipc.read_schema(pa.BufferReader(schema)))
-                    build.check_columns(with_known_types(build.job, fields, build.table.answers))
-                    checked_schemas.add(schema)
-            meter.add(update)
-            meter.failed_rows += update.failed
-            lost, lost_for_answers = meter.failed_rows, meter.invalid_rows
-            if build.job.quality.repair:  # these may still get a valid answer
-                lost, lost_for_answers = lost - lost_for_answers, 0
-            if build.job.quality.max_attempts == 1 and exceeded_limit(
-                build.job, build.plan.rows, lost, lost_for_answers
-            ):
-                # Nothing that is answered from here on could be published. The ledger has the last word: here
-                # a row that a task delivered again counts twice.
-                raise SliceError(f"{lost:,} rows failed", kind="transient")
-            rows_left -= update.settled_rows
-            self.spending.record(meter.gpu_seconds(self._gpus_held(held_by), time.time()))
-            step = "answer" if meter.finished_rows else "start"
-            progress = {"step": step, **self.progress()}
-            if build.finish_by is not None:
-                progress |= lateness(build.finish_by, time.time(), progress)
-            if progress["step"] == "start":
-                if update.deaths.total:
-                    progress |= {"died": update.deaths.total, "died_of": update.deaths.reason}
-                log_every_s = _START_SECONDS
-            else:
-                log_every_s = PROGRESS_SECONDS if update.summaries else math.inf
-            self.reporter.report(progress, log_every_s, meter.details())
-            if rows_left > 0:
-                self._check_cost()
-
-        def run_of(rows: _RowSet, missing: MissingRows, invalid: Fragments) -> InferenceRun:
-            nonlocal rows_left
-            rows_left = 0 if rows.is_golden else missing.rows  # the slice is answered then
-            url, folder = rows.checkpoint.store.url, rows.checkpoint.folder
-            inference = rows.inference
-            assert inference is not None
-
-            def still_missing() -> MissingRows:
-                state = rows.load_state()
-                return state.missing if engine is None else state.suspects
-
-            return InferenceRun(
-                inference if engine is None else replace(inference, engine=engine),
-                missing,
-                url,
-                folder,
-                self.lease.epoch,
-                still_missing,
-                next_run,
-                on_queued,
-                limit_raised,
-                Feedback.of(url, folder, inference.plan, invalid) if build.job.quality.repair else None,
-                rows.is_golden,
-            )
-
-        golden_fragments = -1
-
-        def next_run() -> InferenceRun | None:
-            nonlocal golden_fragments
-            if engine is not None:  # suspects wait for the next round
-                return None
-            repairs, golden = build.job.quality.repair, self._golden_rows
-            if (repairs or golden is not None) and not rows.is_golden:
-                state = rows.load_state()
-                check_quarantine(build.job, build.plan, build.checkpoint, state)
-                if repairs and state.repairable:
-                    return run_of(rows, state.repairable, state.invalid)
-            if golden is None:
-                return None
-            state = golden.load_state()
-            # As long as they come back: some may wait for an engine with a higher limit.
-            has_moved, golden_fragments = state.ledger.fragments > golden_fragments, state.ledger.fragments
-            return run_of(golden, state.missing, state.invalid) if state.missing and has_moved else None
-
-        run = run_of(rows, missing, invalid)
-        try:
-            self.cluster.run_inference(run, on_update)
-        except SliceError:
-            self._check_failures(build.load_state(self.lease))  # says more about rows that failed
-            raise
-
-    def progress(self) -> dict[str, Any]:
-        return {**self.meter.progress(), "cost": self.spending.total}
-
-    def _check_failures(self, state: CheckpointState) -> None:
-        """:raises SliceError: when more rows failed than the slice may lose."""
-        self.meter.failed_rows, self.meter.invalid_rows = state.rows_quarantined, state.rows_invalid
-        build = self.build
-        check_quarantine(build.job, build.plan, build.checkpoint, state)
-
-    def _gpus_held(self, engine: Engine) -> float | None:
-        """Of an engine that runs. The fewest that it may have, as long as it is not known."""
-        return engine.gpus_held(self.meter.workers) or engine.resources.gpus
-
-    def _check_cost(self) -> None:
-        """:raises SliceError: when the slice has spent what it may."""
-        meter = self.meter
-        self.spending.check(max(meter.rows_done - meter.failed_rows, 0), meter.planned_rows)
-
-    def _check_lease(self) -> None:
-        if self.lease.lost:
-            self.lease.check()
-        if self.lease.superseded:
-            raise NumberTakenError(f"another run published {self.build.folders.table.url} meanwhile")
-
-    def _golden_figures(self) -> GoldenFigures | None:
-        build = self.build
-        if build.golden is None or (rows := self._golden_rows) is None:
-            return self.known_golden
-        figures = build.golden.figures(rows.checkpoint, rows.load_state().ledger)
-        logger.info("%s", figures)
-        return figures
-
-    def stage(self, state: CheckpointState, keep_days: float) -> StagedVersion:
-        build, meter = self.build, self.meter
-        self.reporter.report({"step": "publish", **self.progress()})
-        started = time.monotonic()
-        golden = self._golden_figures()
-
-        def report_of(totals: Totals, files: Sequence[str]) -> Report:
-            meter.record_publish_time(time.monotonic() - started)
-            self.reporter.close()  # a published slice has no progress file
-            startup_s = {}
-            if build.imports_s is not None:
-                startup_s = {"environment": environment_seconds(), "imports": build.imports_s}
-            report = published_report(
-                build.job,
-                build.number,
-                build.plan.rows,
-                totals,
-                meter,
-                engine=build.inference.engine if build.inference is not None else None,
-                carried_over=build.checkpoint.carried_over(),
-                startup_s=startup_s,
-                late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
-                earlier_cost=self.spending.earlier,
-            ).model_copy(update={"golden": golden})
-            slice_ = Facts.of_commit(
-                {
-                    "report": report.model_dump(),
-                    "checks": build.check_rows(self.cluster, files),
-                    **counted(build.job, published, totals),
-                }
-            )
-            return report.model_copy(update={"gates": pass_gates(build.job, slice_)})
-
-        fields = build.shape.fields
-        if fields is None and build.plan.rows:
-            fields = fragment_fields(build.checkpoint.store, build.checkpoint.folder, state.ledger.rows)
-        # Without an answer: readers of the table expect the same columns in all of its files.
-        if not fields:
-            details = {column.name for column in detail_columns(build.job)}
-            fields = with_known_size(build.job, build.known_fields) or [
-                field for field in build.table.answer_fields if field.name not in details
-            ]
-        published = with_known_types(build.job, fields, build.table.answers)
-        build.agree_on_columns(published)
-        return Staging(
-            build.folders,
-            build.job,
-            build.plan,
-            build.checkpoint,
-            state.ledger,
-            published,
-            build.table,
-            build.number,
-            build.base,
-            build.follows,
-            self.lease,
-        ).stage(
-            partial(self.cluster.run_tasks, timeout=build.job.limits.stall), report_of, keep_days=keep_days
-        )

@@ -18,7 +18,7 @@ import pydantic
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import AssetRef
 
-from airflow_provider_raydatallm.contract.result.golden import GoldenFigures
+from airflow_provider_raydatallm.contract.result.probes import GoldenFigures
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.task import own_xcom
 

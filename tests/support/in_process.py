@@ -59,7 +59,7 @@ class InProcess:
                 for requests, bad in reader(index, spans):
                     writer.add("failed", bad)
                     update = WriterUpdate(failed=bad.num_rows)
-                    on_update(update.without_rows() if run.is_golden else update)
+                    on_update(update.without_rows() if run.is_probe else update)
                     for start in range(0, requests.num_rows, self.batch):
                         batch = requests.slice(start, self.batch)
                         self.before_batch(batch)
@@ -72,7 +72,7 @@ class InProcess:
                         if batches % self.flush_every == 0:
                             writer.flush()
                         update = WriterUpdate([summarize_group(answers, rows, bad)])
-                        on_update(update.without_rows() if run.is_golden else update)
+                        on_update(update.without_rows() if run.is_probe else update)
         finally:
             writer.close()
 

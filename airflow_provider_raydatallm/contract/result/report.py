@@ -8,9 +8,14 @@ from pydantic import Field, create_model
 
 from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.result.counters import Section, counters_of
-from airflow_provider_raydatallm.contract.result.golden import GoldenFigures
+from airflow_provider_raydatallm.contract.result.probes import (
+    GoldenFigures,
+    JudgeFigures,
+    ProbeFigures,
+    RepeatFigures,
+)
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
-from airflow_provider_raydatallm.contract.spec.gate import MOST_GATES
+from airflow_provider_raydatallm.contract.spec.gate import MOST_GATES, PROBES
 
 T = TypeVar("T")
 
@@ -238,6 +243,10 @@ class Report(Contract):
     quarantine_reasons: LabelCounts | None = None
     #: How well `quality.golden` was answered.
     golden: GoldenFigures | None = None
+    #: How many of the rows of `quality.repeat` have another answer when they are asked again.
+    repeat: RepeatFigures | None = None
+    #: How many answers the model of `quality.judge` agrees with.
+    judge: JudgeFigures | None = None
     #: What `quality.gates` said.
     gates: Annotated[tuple[GateVerdict, ...], Field(max_length=MOST_GATES)] | None = None
     advice: Annotated[tuple[Advice, ...], Field(max_length=MOST_ADVICE)] | None = None
@@ -246,6 +255,12 @@ class Report(Contract):
     def awaits_person(self) -> bool:
         """Whether a gate leaves it to a person."""
         return any(gate.verdict == "held" for gate in self.gates or ())
+
+    @property
+    def probes(self) -> dict[str, ProbeFigures]:
+        """What was learnt of the answers by asking more, by the arguments in `quality`."""
+        told = {name: getattr(self, name) for name in PROBES}
+        return {name: figures for name, figures in told.items() if figures is not None}
 
     def to_xcom(
         self,

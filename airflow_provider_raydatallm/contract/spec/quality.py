@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from typing import Literal
 
+from pydantic import field_validator
+
 from airflow_provider_raydatallm.contract.base import Group, Several
 from airflow_provider_raydatallm.contract.spec.field import Affects, leaf
 from airflow_provider_raydatallm.contract.spec.gate import MOST_GATES, Gate
 from airflow_provider_raydatallm.contract.spec.golden import Golden
 from airflow_provider_raydatallm.contract.spec.hold import Hold
+
+#: Rows that are asked once more at most: one process compares them all.
+MOST_REPEATED = 100_000
 
 
 class Quality(Group):
@@ -60,6 +65,15 @@ class Quality(Group):
         "the same engine, publishes none of them, and its report says how many are right. Default: none.",
         address=True,
     )
+    repeat: float | None = leaf(
+        None,
+        affects=Affects.NOTHING,
+        doc="random rows that are asked once more: the report says how many have another answer then. Below "
+        "1 a share of the rows (0.01), else so many of them (200). Their second answers are not published. "
+        "Default: none.",
+        gt=0,
+        le=MOST_REPEATED,
+    )
     on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] = leaf(
         "quarantine",
         affects=Affects.ANSWERS,
@@ -68,6 +82,13 @@ class Quality(Group):
         "`raise_limit`: answer them last, with an engine that has a higher limit; or `chunk`, with "
         '`task="embed"`: publish the mean of the vectors of parts that fit.',
     )
+
+    @field_validator("repeat")
+    @classmethod
+    def _check_repeat(cls, value: float | None) -> float | None:
+        if value is not None and value >= 1 and value % 1:
+            raise ValueError(f"{value:g} is no number of rows: give a whole one, or a share below 1")
+        return value
 
     @property
     def own_checks(self) -> list[str]:

@@ -46,6 +46,7 @@ from airflow_provider_raydatallm.contract.spec.field import (
     leaves_of,
     models_of,
 )
+from airflow_provider_raydatallm.contract.spec.gate import PROBES
 from airflow_provider_raydatallm.contract.spec.limits import Limits
 from airflow_provider_raydatallm.contract.spec.publish import Publish
 from airflow_provider_raydatallm.contract.spec.quality import Quality
@@ -310,10 +311,10 @@ class SliceJob(Contract):
                     f"quality.gates has a gate of {gate.of!r}, and these answers are no labels: give "
                     "choices, or leave it out"
                 )
-            if gate.of == "golden" and self.quality.golden is None:
+            if gate.of in PROBES and getattr(self.quality, gate.of) is None:
                 raise ValueError(
-                    "quality.gates has a gate of 'golden', and there are no golden rows: give "
-                    "quality.golden, or leave the gate out"
+                    f"quality.gates has a gate of {gate.of!r}, and there are no such rows: give "
+                    f"quality.{gate.of}, or leave the gate out"
                 )
             if gate.of == "confidence" and not self.task.has_confidence:
                 raise ValueError(

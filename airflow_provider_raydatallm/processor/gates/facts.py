@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import ConfigDict, Field, TypeAdapter
 
-from airflow_provider_raydatallm.contract.result.golden import GoldenFigures
+from airflow_provider_raydatallm.contract.result.probes import PROBE_FIGURES, ProbeFigures
 from airflow_provider_raydatallm.contract.result.report import MOST_LABELS
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 
@@ -21,7 +21,6 @@ _COUNTS = TypeAdapter(dict[str, _Rows | None], config=_STRICT)
 _CHECKS = TypeAdapter(dict[str, float], config=_STRICT)
 _GATES = TypeAdapter(list[GateVerdict])
 _SHARE = TypeAdapter(Annotated[float, Field(ge=0, le=1)] | None, config=_STRICT)
-_GOLDEN = TypeAdapter(GoldenFigures | None)
 _COST = TypeAdapter(
     dict[str, Annotated[float, Field(ge=0, allow_inf_nan=False)] | None] | None, config=_STRICT
 )
@@ -38,7 +37,7 @@ class Facts:
     :ivar known: rows that count, of which that is known: there may be more where the count is None.
     :ivar confidence: the mean probability of labels; None where there is none.
     :ivar checks: what own checks said, by what they are.
-    :ivar golden: of golden rows; None where there are none.
+    :ivar probes: what probes said, by their names.
     :ivar labels: the rows with each label.
     :ivar has_all_labels: whether no other label has a row.
     :ivar spreads: of columns, the rows with each number or length.
@@ -50,7 +49,7 @@ class Facts:
     known: Mapping[str, int | None]
     confidence: float | None
     checks: Mapping[str, float]
-    golden: GoldenFigures | None
+    probes: Mapping[str, ProbeFigures]
     labels: Mapping[str, int]
     has_all_labels: bool
     spreads: Mapping[str, Mapping[float, int]]
@@ -72,7 +71,10 @@ class Facts:
         tokens = _COUNTS.validate_python(body["report"].get("tokens") or {})
         cost = _COST.validate_python(body["report"].get("cost")) or {}
         confidence = _SHARE.validate_python(body.get("confidence"))
-        golden = _GOLDEN.validate_python(body["report"].get("golden"))
+        told = {name: body["report"].get(name) for name in PROBE_FIGURES}
+        probes = {
+            n: PROBE_FIGURES[n].model_validate(figures) for n, figures in told.items() if figures is not None
+        }
         said = _GATES.validate_python(body["report"].get("gates") or [])
         checks = {gate.of: gate.figure for gate in said if gate.figure is not None}
         checks |= _CHECKS.validate_python(body.get("checks") or {})
@@ -83,7 +85,7 @@ class Facts:
         if not all(math.isfinite(value) for counted in spreads.values() for value in counted):
             raise ValueError("it has a value that is no finite number")
         labels = all_labels or named
-        return cls(counts, tokens, cost, known, confidence, checks, golden, labels, has_all, spreads)
+        return cls(counts, tokens, cost, known, confidence, checks, probes, labels, has_all, spreads)
 
     @property
     def planned(self) -> int:

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from airflow_provider_raydatallm.contract.spec.gate import OF_EMPTY, OF_MEDIAN, OF_SPREAD, Gate
+from airflow_provider_raydatallm.contract.spec.gate import OF_EMPTY, OF_MEDIAN, OF_SPREAD, PROBES, Gate
 from airflow_provider_raydatallm.processor.gates import spread
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 
@@ -58,14 +58,15 @@ class Number(Fact):
         return (self.of(slice_) or 0) / usual if usual else None
 
 
-class GoldenRows(Fact):
-    """The share of golden rows that is right: of others it says nothing."""
+class OfProbe(Fact):
+    """The share that rows of a probe tell: of other ones it says nothing."""
 
-    def __init__(self) -> None:
-        super().__init__(lambda slice_: slice_.golden.accuracy if slice_.golden is not None else None)
+    def __init__(self, name: str) -> None:
+        super().__init__(lambda slice_: slice_.probes[name].gated if name in slice_.probes else None)
+        self._name = name
 
     def is_comparable(self, slice_: Facts, before: Facts) -> bool:
-        now, then = slice_.golden, before.golden
+        now, then = (facts.probes.get(self._name) for facts in (slice_, before))
         return now is not None and then is not None and now.hash == then.hash
 
 
@@ -159,7 +160,7 @@ def figure_of(gate: Gate) -> Figure:
         "output_tokens": Number(lambda slice_: slice_.output_tokens),
         "cost": Number(lambda slice_: slice_.cost.get("total")),
         "cost_per_1000_rows": Number(lambda slice_: slice_.cost.get("per_1000_rows")),
-        "golden": GoldenRows(),
+        **{name: OfProbe(name) for name in PROBES},
         "confidence": Fact(lambda slice_: slice_.confidence),
         "top_label": TopLabel(),
         "labels": Labels(),

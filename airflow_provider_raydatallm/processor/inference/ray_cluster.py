@@ -83,7 +83,7 @@ class InferenceRun:
     on_wait: called every second while the run waits for room on the cluster, as by `admission.admit`.
     limit_raised: the engine replaces one whose length limit was too low for the rows.
     feedback: for rows whose answers were invalid.
-    is_golden: the rows are not the slice's, and do not count as such.
+    is_probe: the rows are not the slice's, and do not count as such.
     """
 
     inference: InferencePlan
@@ -96,7 +96,7 @@ class InferenceRun:
     on_wait: Callable[[dict[str, Any]], None]
     limit_raised: bool = False
     feedback: Feedback | None = None
-    is_golden: bool = False
+    is_probe: bool = False
 
     def place_of_first(self, rows: MissingRows) -> Place:
         unit, spans = rows[0]
@@ -248,7 +248,7 @@ class _Watch:
             self._was_answered = True
         elif not self._was_answered:
             update = update._replace(deaths=self._dying.observe())
-        self._on_update(update.without_rows() if self._run.is_golden else update)
+        self._on_update(update.without_rows() if self._run.is_probe else update)
         self._stall.observe(update.finished_rows, self._engine.is_ready or has_answered)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -15,6 +16,7 @@ from airflow_provider_raydatallm.contract.spec.engine_arguments import with_bias
 from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.contract.spec.tasks.base import MediaColumn
 from airflow_provider_raydatallm.processor.columns import (
+    AGAIN,
     CARRIED_ROW_FIELD,
     FILES_FIELD,
     REQUEST_FIELDS,
@@ -49,6 +51,8 @@ class RequestBuilder:
     `adapter` is the digest of the row's adapter, and left out for the model itself. So requests that differ
     by their adapters only are different ones.
 
+    `again` says that an answer from before is none, to requests that are asked once more (`asking_again`).
+
     `sampling_params` values that are exactly `"{column}"` take that row's value, with its type; null leaves
     the parameter out.
     """
@@ -75,6 +79,7 @@ class RequestBuilder:
         """
         self.media = media
         self._adapter = adapter
+        self._is_again = False
         self._all_columns = list(columns)
         self._conversation = messages
         self._image_sources = image_sources
@@ -100,6 +105,12 @@ class RequestBuilder:
                 self._fixed_params[name] = value
         if structured_outputs:
             self._fixed_params["structured_outputs"] = dict(structured_outputs)
+
+    def asking_again(self) -> RequestBuilder:
+        """Returns one whose requests no earlier answer answers, such as an identical request's."""
+        again = copy.copy(self)
+        again._is_again = True
+        return again
 
     @property
     def columns(self) -> list[str]:
@@ -130,7 +141,9 @@ class RequestBuilder:
                 "sampling_params of the row are not valid", kind="input", row_texts=(str(e),)
             ) from None
         request = {**request, "sampling_params": params}
-        return request if digest is None else {"adapter": digest, **request}
+        if digest is not None:
+            request = {"adapter": digest, **request}
+        return {AGAIN: True, **request} if self._is_again else request
 
     def _build(self, row: Row) -> dict[str, Any]:
         row_params = {n: row[c] for n, c in self._column_params.items() if row[c] is not None}

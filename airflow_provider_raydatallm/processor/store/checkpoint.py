@@ -48,7 +48,8 @@ class CheckpointState:
     """Which rows of a plan are missing and quarantined, by the fragments that exist.
 
     `max_attempts`: failures that put a row into quarantine; those before the epoch `failed_since` do not
-    count. `repair`: how often a row with an invalid answer is asked again.
+    count. `repair`: how often a row with an invalid answer is asked again. `unasked`: rows that are not to be
+    answered; None: all are.
     """
 
     plan: Plan
@@ -56,6 +57,7 @@ class CheckpointState:
     max_attempts: int
     failed_since: int = 0
     repair: int = 0
+    unasked: Fragments | None = None
 
     @property
     def missing(self) -> MissingRows:
@@ -68,8 +70,18 @@ class CheckpointState:
         return self._rows.suspects
 
     @property
+    def rows_asked(self) -> int:
+        """All rows but the unasked ones."""
+        return self.plan.rows - (self.unasked.rows if self.unasked is not None else 0)
+
+    @property
     def is_finished(self) -> bool:
         return not self.rows_missing
+
+    @property
+    def is_taken_over(self) -> bool:
+        """Whether all answers are those of the published version."""
+        return bool(self.ledger.rows.carried.all())
 
     @property
     def rows_missing(self) -> int:
@@ -118,6 +130,8 @@ class CheckpointState:
     def _rows(self) -> RowStates:
         kinds = ("failed", "invalid", "cut")
         counted = replace(self.ledger, **{kind: self._counted(getattr(self.ledger, kind)) for kind in kinds})
+        if self.unasked is not None:  # as if they had their answers
+            counted = replace(counted, rows=counted.rows + self.unasked)
         unit_rows = [unit.rows for unit in self.plan.units]
         return row_states(unit_rows, counted, self.max_attempts, self.repair)
 
@@ -136,12 +150,10 @@ class Checkpoint:
         self.base = base
         self.folder = f"{CHECKPOINT}/{question}"
 
-    def of_golden_rows(self, hash_: str) -> Checkpoint:
-        """The folder of golden rows, within this one: it goes when this one does.
-
-        :param hash_: of their files.
-        """
-        return Checkpoint(self.store, f"{self.question}/golden-{hash_}")
+    def of_probe(self, name: str) -> Checkpoint:
+        """The folder of rows that are asked beside the slice's, within this one: it goes when this one
+        does."""
+        return Checkpoint(self.store, f"{self.question}/{name}")
 
     def planned_inputs(self) -> set[str]:
         """Hashes of the inputs that have a plan here."""

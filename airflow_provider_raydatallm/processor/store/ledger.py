@@ -87,6 +87,11 @@ class Fragments:
     def __len__(self) -> int:
         return len(self.names)
 
+    @property
+    def rows(self) -> int:
+        """Those that several hold, so many times."""
+        return int((self.ranges.stops - self.ranges.starts).sum(dtype=np.int64))
+
     def filter(self, chosen: np.ndarray) -> Fragments:
         """:param chosen: a bool for each fragment."""
         counts = np.diff(self.ends, prepend=0)

@@ -111,7 +111,7 @@ class _Watch(InProcess):
         return sorted(self._seen.stored, key=lambda row: (units.index(row[0]), row[1]))
 
     def run_inference(self, run: InferenceRun, on_update: Callable[..., None]) -> None:
-        if run.is_golden:  # of which nothing is published
+        if run.is_probe:  # of which nothing is published
             InProcess().run_inference(run, on_update)
             return
         inference = run.inference

@@ -27,7 +27,7 @@ from airflow_provider_raydatallm.processor.engines.dedup.handles import (
 )
 from airflow_provider_raydatallm.processor.engines.dedup.messages import join_keys, pack, unpack
 from airflow_provider_raydatallm.processor.engines.dedup.request_keys import (
-    is_deterministic,
+    has_key,
     request_key,
     shard_numbers,
 )
@@ -73,7 +73,7 @@ class DedupClient:
 
     def key(self, request: str) -> bytes | None:
         """None for a request that is answered each time."""
-        return request_key(request) if self._always or is_deterministic(request) else None
+        return request_key(request) if has_key(request, always=self._always) else None
 
     def claim(self, keys: Sequence[bytes]) -> set[bytes]:
         """Returns those of the keys that this feeder is to infer; the others are answered, or inferred by

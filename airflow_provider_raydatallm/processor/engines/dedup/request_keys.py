@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from airflow_provider_raydatallm.contract.spec import sampling
+from airflow_provider_raydatallm.processor.columns import AGAIN
 
 #: numpy sorts and compares such strings in machine code. It ignores trailing zeros, which does not matter
 #: for strings of equal length.
@@ -18,6 +19,16 @@ KEY_TYPE = "S16"
 #: The last field of a request (`request/requests`). The text occurs only where a field has that name: quotes
 #: within strings are escaped.
 _LAST_FIELD = '"sampling_params":'
+#: Part of a request that is answered anew each time, and as `_LAST_FIELD` of no text.
+_AGAIN = f'"{AGAIN}": true'
+
+
+def has_key(request: str, *, always: bool) -> bool:
+    """Whether the answer to an identical request may be this one's.
+
+    :param always: also where sampling would draw another one.
+    """
+    return _AGAIN not in request and (always or is_deterministic(request))
 
 
 def request_key(request: str) -> bytes:

@@ -31,7 +31,7 @@ from tests.support.slice_jobs import refusal, slice_job
         ({"tools": iter([])}, "tools: it is a list_iterator"),
         ({"quality__gates": [{"of": "rows", "min": 1}] * 101}, "quality.gates: List should have at most 100"),
         ({"quality__gates": [{"of": "rows", "mn": 1}]}, "no quality.gates.0.mn: quality.gates.0 has of, max"),
-        ({"quality__gates": [{"of": "golden", "min": 0.9}]}, "'golden', and there are no golden rows"),
+        ({"quality__gates": [{"of": "golden", "min": 0.9}]}, "'golden', and there are no such rows"),
         ({"quality__golden": {"path": "golden.csv"}}, "quality.golden 'golden.csv' is relative"),
         ({"quality__golden": {"path": "/{ds}.csv"}}, "has {ds}, and only {slice} is replaced"),
         ({"task": "embed", "quality__golden": {"path": "/g.csv"}}, "task='embed' answers with vectors"),

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from airflow_provider_raydatallm.contract.result.golden import GoldenFigures
+from airflow_provider_raydatallm.contract.result.probes import GoldenFigures
 from airflow_provider_raydatallm.contract.spec.gate import Gate
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.judge import judge

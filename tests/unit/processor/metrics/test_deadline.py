@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
-from airflow_provider_raydatallm.processor import version_build
+from airflow_provider_raydatallm.processor import build_run
 from airflow_provider_raydatallm.processor.metrics.deadline import lateness
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.task.arguments import finish_time, parse_finish_by
@@ -62,7 +62,7 @@ def test_lateness_is_predicted_with_the_workers_needed() -> None:
 
 
 def test_late_run_says_so_and_still_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(version_build, "PROGRESS_SECONDS", 0.0)
+    monkeypatch.setattr(build_run, "PROGRESS_SECONDS", 0.0)
     pq.write_table(pa.table({"name": ["a"] * 30}), tmp_path / "in.parquet")
     job = job_of(input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out")
     reports: list[dict[str, Any]] = []

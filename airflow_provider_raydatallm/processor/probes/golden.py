@@ -1,8 +1,4 @@
-"""Golden rows: rows whose right answers are known. A run's engine answers them after the slice's, and nobody
-publishes them: they tell how many of its answers are right.
-
-They have a plan of their own, and a folder of fragments in the slice's checkpoint, which goes with it.
-"""
+"""Golden rows: rows whose right answers are known. They tell how many of a slice's answers are right."""
 
 from __future__ import annotations
 
@@ -10,43 +6,30 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Place
-from airflow_provider_raydatallm.contract.result.golden import GoldenFigures, GoldenTokens
-from airflow_provider_raydatallm.contract.spec.gate import MOST_SLICES
+from airflow_provider_raydatallm.contract.result.probes import GoldenFigures
 from airflow_provider_raydatallm.contract.spec.golden import MOST_GOLDEN_ROWS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
-from airflow_provider_raydatallm.processor.columns import TOKEN_FIELDS
-from airflow_provider_raydatallm.processor.gates.facts import Facts
-from airflow_provider_raydatallm.processor.gates.golden_figures import (
+from airflow_provider_raydatallm.processor.inference.ray_cluster import InferencePlan
+from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
+from airflow_provider_raydatallm.processor.input.publishable import CheckedReader
+from airflow_provider_raydatallm.processor.input.survey import find_columns, survey_input
+from airflow_provider_raydatallm.processor.input.types.declared import parse_path
+from airflow_provider_raydatallm.processor.probes.base import Answered, Probe, Tokens, beside_answers
+from airflow_provider_raydatallm.processor.probes.statistics import (
     calibration_error,
     confusions,
     wilson_interval,
 )
-from airflow_provider_raydatallm.processor.inference.ray_cluster import InferencePlan
-from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
-from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.input.publishable import CheckedReader
-from airflow_provider_raydatallm.processor.input.survey import find_columns, survey_input
-from airflow_provider_raydatallm.processor.input.types.declared import parse_path
-from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
 from airflow_provider_raydatallm.processor.publish.value_counts import label_column, probability_column
-from airflow_provider_raydatallm.processor.request.answers import label_confidence
-from airflow_provider_raydatallm.processor.request.answers.details import AnswerDetails
-from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
-from airflow_provider_raydatallm.processor.store.fragment_reader import FragmentReader
-from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
-from airflow_provider_raydatallm.processor.store.ledger import Fragments, Ledger
-from airflow_provider_raydatallm.processor.store.table_versions import newest_versions
 
 #: What no answer equals: a right answer that is no value of the answers' type.
 _NO_ANSWER = object()
@@ -56,17 +39,16 @@ _SHOWN_CHARACTERS = 100
 _Comparison = Literal["exact", "sets", "json"]
 
 
-@dataclass(frozen=True)
-class GoldenRows:
-    """
-    :ivar inference: how they are answered: as the slice's rows are, by the same engine.
+@dataclass(frozen=True, kw_only=True)
+class GoldenRows(Probe):
+    """Answered as the slice's rows are, by the same engine, after them.
+
     :ivar columns: of the answers, those whose right values they have.
     :ivar hash: of their files.
     """
 
-    inference: InferencePlan
+    name = "golden"
     columns: tuple[str, ...]
-    hash: str
 
     @classmethod
     def find(cls, inference: InferencePlan) -> GoldenRows | None:
@@ -81,10 +63,6 @@ class GoldenRows:
             CheckedReader(golden.plan, golden.columns).check_ahead(range(len(golden.plan.units)))
             golden._check_labels()
         return golden
-
-    @property
-    def plan(self) -> Plan:
-        return self.inference.plan
 
     def _check_labels(self) -> None:
         """:raises SliceError: when no answer can be right to a row."""
@@ -116,15 +94,10 @@ class GoldenRows:
             for unit in self.plan.units:
                 yield pa.concat_tables(reader.read(unit, columns))
 
-    def figures(self, checkpoint: Checkpoint, ledger: Ledger) -> GoldenFigures:
-        """Compares the answers with the right ones.
-
-        :param checkpoint, ledger: theirs.
-        :raises CorruptFileError: naming a damaged fragment.
-        """
-        job = self.inference.job
-        found = _Found()
-        fields = {f.name: f for f in fragment_fields(checkpoint.store, checkpoint.folder, ledger.rows)}
+    def figures(self, answered: Answered, of_slice: Answered) -> GoldenFigures:
+        job, ledger = self.inference.job, answered.ledger
+        found, tokens = _Found(), Tokens()
+        fields = answered.fields()
         columns = tuple(name for name in self.columns if name in fields or not len(ledger.rows))
         if not columns:
             raise SliceError(
@@ -139,22 +112,20 @@ class GoldenRows:
         label, probability = label_column(job), probability_column(job)
         label = label if label in columns and not _is_multi_label(job) else None
         wanted = [fields[name] for name in (*columns, probability) if name in fields]
-        answers = self._reader(checkpoint, ledger.rows, [*wanted, *TOKEN_FIELDS])
-        failed = self._reader(checkpoint, ledger.failures, TOKEN_FIELDS)
+        answers = answered.reader(ledger.rows, wanted)
+        tokens.add_all(answered)
         for index, expected in enumerate(self._read(columns)):
-            offsets, answered = answers.window(index, 0, expected.num_rows)
-            found.add_tokens(answered)
-            found.add_tokens(failed.window(index, 0, expected.num_rows, every=True)[1])
+            offsets, said = answers.window(index, 0, expected.num_rows)
             right = np.zeros((len(columns), expected.num_rows), bool)
             rows = expected.take(pa.array(offsets))
             for number, name in enumerate(columns if len(offsets) else ()):
                 right[number, offsets] = _are_equal(
-                    rows.column(name), answered.column(name), _comparison(job, name)
+                    rows.column(name), said.column(name), _comparison(job, name)
                 )
             found.are_right += np.all(right, axis=0).tolist()
             if label is not None:
                 are_right = right[columns.index(label)]
-                found.add_labels(expected.column(label), offsets, answered, label, probability, are_right)
+                found.add_labels(expected.column(label), offsets, said, label, probability, are_right)
         correct, total = sum(found.are_right), len(found.are_right)
         low, high = wilson_interval(correct, total)
         return GoldenFigures(
@@ -165,17 +136,11 @@ class GoldenRows:
             accuracy=correct / total,
             low=round(low, 4),
             high=round(high, 4),
-            tokens=GoldenTokens(**found.tokens),
+            tokens=tokens.total(),
             confusion=confusions(found.pairs) if label is not None else None,
             calibration_error=calibration_error(found.probabilities, found.labels_are_right),
-            before=_accuracy_before(job, self.hash),
+            before=self.share_before(),
         )
-
-    def _reader(self, checkpoint: Checkpoint, of: Fragments, fields: Sequence[pa.Field]) -> FragmentReader:
-        units = self.plan.units
-        [pieces] = of.divide([range(len(units))], len(units))
-        ids = {unit.id: index for index, unit in enumerate(units)}
-        return FragmentReader(checkpoint.store, checkpoint.folder, pieces, ids, fields)
 
 
 @dataclass
@@ -183,17 +148,10 @@ class _Found:
     """What is found out of golden rows, unit by unit."""
 
     are_right: list[bool] = field(default_factory=list)
-    tokens: dict[str, int] = field(default_factory=dict)
     #: Of single labels: the right one, and the answer.
     pairs: list[tuple[str, str | None]] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
     labels_are_right: list[bool] = field(default_factory=list)
-
-    def add_tokens(self, attempts: pa.Table) -> None:
-        for name in ("input", "output"):
-            total = pc.sum(attempts.column(f"__{name}_tokens")).as_py()
-            if total is not None:
-                self.tokens[name] = self.tokens.get(name, 0) + total
 
     def add_labels(
         self,
@@ -254,7 +212,7 @@ def _find(inference: InferencePlan, path: str) -> GoldenRows:
             kind="input",
             advice="Give some hundred rows whose right answers are known",
         )
-    return GoldenRows(replace(inference, plan=plan), columns, listing.hash)
+    return GoldenRows(inference=replace(inference, plan=plan), hash=listing.hash, columns=columns)
 
 
 def _without_rows(path: str) -> SliceError:
@@ -268,9 +226,7 @@ def _expected_columns(inference: InferencePlan, names: Sequence[str]) -> tuple[s
     :raises SliceError: when there is none.
     """
     job = inference.job
-    # What says more of an answer is not an answer that a person corrects.
-    beside = [*label_confidence.fields(job), *AnswerDetails(job).fields, *detail_columns(job)]
-    others = {field.name for field in beside}
+    others = beside_answers(job)  # which no person corrects
     known = [field.name for field in inference.shape.known_fields if field.name not in others]
     if known:
         columns = tuple(name for name in known if name in names)
@@ -354,18 +310,3 @@ def _value_as(value: Any, kind: pa.DataType) -> Any:
         return pa.scalar(value).cast(kind).as_py()
     except (ValueError, TypeError, OverflowError, RecursionError, pa.ArrowException):
         return _NO_ANSWER
-
-
-def _accuracy_before(job: SliceJob, of: str) -> float | None:
-    """Returns the accuracy of the newest slice before this one that had these golden rows.
-
-    :raises StorageError: when the store cannot be read now.
-    """
-    for version in islice(newest_versions(job.address, job.source.slice_format, before=True), MOST_SLICES):
-        try:
-            golden = Facts.of_commit(version.body).golden
-        except ValueError:
-            continue
-        if golden is not None and golden.hash == of:
-            return golden.accuracy
-    return None

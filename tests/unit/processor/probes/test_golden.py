@@ -180,7 +180,7 @@ def test_golden_rows_have_the_slices_attempts_and_repairs(job: SliceJob) -> None
 def test_engine_that_is_given_up_over_golden_rows_fails_no_row_of_the_slice(job: SliceJob) -> None:
     class Deadly(Asks):
         def _answer_run(self, run: Any, on_update: Any) -> None:
-            if run.is_golden and len(self.texts) == len(NAMES):
+            if run.is_probe and len(self.texts) == len(NAMES):
                 self.texts.append("")
                 raise EngineGivenUpError("workers died", kind="engine")
             super()._answer_run(run, on_update)
@@ -264,7 +264,7 @@ def test_texts_of_a_csv_file_are_compared_as_what_the_answers_are(job: SliceJob)
 
 def test_columns_that_only_answers_tell(job: SliceJob) -> None:
     path = write(job, [{"name": "abc", "size": 3, "note": "hm"}, {"name": "abc", "size": 4, "note": "hm"}])
-    job = with_golden(job, path, postprocess="tests.unit.processor.test_golden_rows:size")
+    job = with_golden(job, path, postprocess="tests.unit.processor.probes.test_golden:size")
     report = run_in_process(job)
     assert report.golden is not None
     assert (report.golden.columns, report.golden.correct) == (("size",), 1)
@@ -328,7 +328,7 @@ def test_answers_that_are_published_anew_keep_their_golden_figures(job: SliceJob
     narrow = changed(
         job, columns=["name"], publish__on_schema_change="accept", rerun__on_config_change="recompute"
     )
-    assert plan_run(narrow, None).golden is None
+    assert plan_run(narrow, None).probes == {}
     again = run_in_process(narrow, cluster)
     assert (again.published_version, again.golden, cluster.texts) == (2, first.golden, [])
     other = with_golden(changed(narrow, columns=["n", "name"]), write(job, GOLDEN[:2], "other.jsonl"))

@@ -1,4 +1,4 @@
-"""The figures of golden rows. Pure."""
+"""The statistics of probes. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from airflow_provider_raydatallm.contract.result.golden import MOST_CONFUSIONS, Confusion
+from airflow_provider_raydatallm.contract.result.probes import MOST_CONFUSIONS, Confusion
 
 #: Of the normal distribution: 95% lie so many standard deviations around the mean.
 _Z = 1.959963984540054

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from airflow_provider_raydatallm.contract.result.golden import MOST_CONFUSIONS
-from airflow_provider_raydatallm.processor.gates.golden_figures import (
+from airflow_provider_raydatallm.contract.result.probes import MOST_CONFUSIONS
+from airflow_provider_raydatallm.processor.probes.statistics import (
     calibration_error,
     confusions,
     wilson_interval,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -105,10 +105,19 @@ class BuildRun:
         """
         self._check_failures(state)
         state = self._infer_all(self._slice_rows, state)
-        for rows in map(self._rows_of, self._probes):
+        for probe in self._opened(state):
             # Most have been answered by the engine of the slice's rows.
+            rows = self._rows_of(probe)
             self._infer_all(rows, rows.load_state())
         return state
+
+    def _opened(self, state: CheckpointState) -> Iterator[Probe]:
+        """Yields the probes with their rows.
+
+        :param state: of the slice's rows, which are answered.
+        """
+        of_slice = Answered(self.build.plan, self.build.checkpoint, state.ledger)
+        return (probe.open(of_slice) for probe in self._probes)
 
     def _infer_all(self, rows: _RowSet, state: CheckpointState) -> CheckpointState:
         build = self.build
@@ -263,7 +272,7 @@ class BuildRun:
                 check_quarantine(build.job, build.plan, build.checkpoint, state)
                 if repairs and state.repairable:
                     return run_of(rows, state.repairable, state.invalid)
-            for probe in map(self._rows_of, probes):
+            for probe in map(self._rows_of, [probe for probe in probes if probe.shares_engine]):
                 state, folder = probe.load_state(), probe.checkpoint.folder
                 # As long as they come back: some may wait for an engine with a higher limit.
                 has_moved = state.ledger.fragments > fragments_of_probes.get(folder, -1)
@@ -307,7 +316,7 @@ class BuildRun:
         """Returns what probes say, by their names."""
         build, figures = self.build, dict(self.known)
         of_slice = Answered(build.plan, build.checkpoint, state.ledger)
-        for probe in self._probes:
+        for probe in self._opened(state):
             rows = self._rows_of(probe)
             answered = Answered(probe.plan, rows.checkpoint, rows.load_state().ledger)
             figures[probe.name] = probe.figures(answered, of_slice)

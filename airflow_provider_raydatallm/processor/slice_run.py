@@ -16,38 +16,29 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
 from airflow_provider_raydatallm.contract.result.report import Counts, Report
-from airflow_provider_raydatallm.contract.spec.media_sources import MediaSources
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor import version_policy
 from airflow_provider_raydatallm.processor.adapters.slice_adapters import SliceAdapters, read_adapters
 from airflow_provider_raydatallm.processor.build_run import PROGRESS_SECONDS
-from airflow_provider_raydatallm.processor.engines.load_engine import load_engine
 from airflow_provider_raydatallm.processor.gates.own_checks import load_check
-from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, RayCluster
+from airflow_provider_raydatallm.processor.inference.planning import plan_inference, request_builder
+from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, RayCluster
 from airflow_provider_raydatallm.processor.input.listing import Listing, list_input, short_hash
 from airflow_provider_raydatallm.processor.input.own_folders import check_output_is_outside
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.survey import Survey, first_values, survey_input
 from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
 from airflow_provider_raydatallm.processor.load_function import load_function
-from airflow_provider_raydatallm.processor.media.cells import check_media_column
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, diagnose_run, is_recorded
 from airflow_provider_raydatallm.processor.probes.find import find_probes
 from airflow_provider_raydatallm.processor.publish.slice_checks import find_published
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
-from airflow_provider_raydatallm.processor.request.adapter_choice import AdapterChoice
-from airflow_provider_raydatallm.processor.request.answers.output_schema import structured_outputs
-from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.request.answers.parsers import open_parser
-from airflow_provider_raydatallm.processor.request.conversation import check_conversation_column
-from airflow_provider_raydatallm.processor.request.requests import RequestBuilder
-from airflow_provider_raydatallm.processor.root_error import starting
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.column_agreement import table_metadata
@@ -249,11 +240,11 @@ def inspect_slice(
     shape = open_parser(job, load_function(job.postprocess), plan.columns)
     if survey is not None and survey.has_rows and survey.only_in_table:
         _check_request_columns(job, survey, adapters)
-    builder = _request_builder(job, plan, adapters) if plan.units or (survey and survey.has_rows) else None
+    builder = request_builder(job, plan, adapters) if plan.units or (survey and survey.has_rows) else None
     if survey is not None:
         plan = survey.plan(builder.columns if builder is not None else None)
     inference = (
-        _plan_inference(job, plan, shape, builder, adapters) if builder is not None and plan.rows else None
+        plan_inference(job, plan, shape, builder, adapters) if builder is not None and plan.rows else None
     )
     if not plan.rows and job.source.on_empty != "publish":
         return None, _report_empty(job, listing, plan, version, base)
@@ -346,59 +337,9 @@ def _check_request_columns(job: SliceJob, survey: Survey, adapters: SliceAdapter
     """:raises SliceError: when the request names columns that the files lack. Those of the table's other
     slices are null here, and no request may read that."""
     try:
-        _request_builder(job, survey.own, adapters)
+        request_builder(job, survey.own, adapters)
     except SliceError as e:
         if (column := e.failure.place.column) in survey.only_in_table:
             advice = f"Other slices of the table have {column!r}: if the input renamed it, rename it back"
             raise SliceError.of(replace(e.failure, advice=(*e.failure.advice, advice))) from e
         raise
-
-
-def _request_builder(job: SliceJob, plan: Plan, adapters: SliceAdapters) -> RequestBuilder:
-    """:param plan: tells the input's columns.
-    :raises SliceError: when the request names columns that the input does not have, or that hold something
-        else.
-    """
-    task = job.task
-    asked = task.request_arguments
-    if job.preprocess is None and not task.needs_prompt:
-        asked["prompt"] = asked["prompt"] or ""
-    if (messages := asked.get("messages")) is not None:
-        check_conversation_column(messages, plan.schema)
-    if task.media is not None:
-        check_media_column(task.media, plan.source_schema)
-    images = task.images.sources if isinstance(task, Generate) else ()
-    digests = {name: adapter.digest for name, adapter in adapters.by_name.items()}
-    return RequestBuilder(
-        plan.columns,
-        **asked,
-        # By which the engine knows that identical requests may run once.
-        sampling_params={
-            **({"temperature": 0} if job.draws_nothing else {}),
-            **task.sampling,
-            **_logprobs(job),
-        },
-        structured_outputs=structured_outputs(job),
-        preprocess=load_function(job.preprocess),
-        media=task.media,
-        image_sources=MediaSources(images) if task.media is None and images else None,
-        adapter=AdapterChoice.of_job(job, digests, plan.columns),
-    )
-
-
-def _plan_inference(
-    job: SliceJob, plan: Plan, shape: AnswerParser, builder: RequestBuilder, adapters: SliceAdapters
-) -> InferencePlan:
-    engine_class = load_engine(job)
-    with starting():
-        engine = engine_class(job, plan.rows)
-    if adapters.by_name:
-        engine.use_adapters(list(adapters.by_name.values()))
-    return InferencePlan(job, plan, builder, engine, shape)
-
-
-def _logprobs(job: SliceJob) -> dict[str, Any]:
-    """Parameters of the job's requests: of the sampled tokens only, in vLLM's words and OpenAI's."""
-    if "logprobs" not in job.task.given(job):
-        return {}
-    return {"logprobs": job.engine.capabilities.first_logprob}

@@ -52,6 +52,7 @@ from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, CheckpointState
 from airflow_provider_raydatallm.processor.store.column_agreement import ColumnAgreement
 from airflow_provider_raydatallm.processor.store.lease import Lease
+from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from airflow_provider_raydatallm.processor.store.leftovers import remove_checkpoints
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
@@ -98,22 +99,25 @@ class VersionBuild:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
         if self.staged is not None:
             return
-        inference, state = self.inference, self.load_state()
+        state = self.load_state()
         missing = state.missing or state.suspects
-        for probe in self.probes:
-            if not missing:
-                of_probe = self.load_probe_state(probe)
-                inference, missing = probe.inference, of_probe.missing or of_probe.suspects
-        if inference is not None and missing:
+        if self.inference is not None and missing:
             self.progress({"step": "check"})
-            findings = check_request(inference.builder.columns, self.plan.rows)
-            findings += cluster.preflight(inference, missing)
-            for finding in findings:
-                logger.warning("%s", finding)
-            engine = inference.engine
+            self._check_engine(cluster, self.inference, missing)
+            engine = self.inference.engine
             if engine.sizing_inputs is not None:
                 plan = self._plan_lines(state, engine, engine.sizing_inputs)
                 self.progress({"step": "planned", "plan": plan})
+        for probe in self.probes:
+            of_probe = self.load_probe_state(probe)
+            asked = of_probe.missing or of_probe.suspects
+            if asked and not (missing and probe.shares_engine):
+                self._check_engine(cluster, probe.inference, asked)
+
+    def _check_engine(self, cluster: Cluster, inference: InferencePlan, missing: MissingRows) -> None:
+        findings = check_request(inference.builder.columns, inference.plan.rows)
+        for finding in [*findings, *cluster.preflight(inference, missing)]:
+            logger.warning("%s", finding)
 
     @property
     def known_fields(self) -> list[pa.Field]:

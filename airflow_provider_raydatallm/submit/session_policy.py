@@ -44,7 +44,9 @@ def session_policy(
     folders.append(f"{folders[-1]}{METADATA}")  # says whose a quarantine elsewhere is
     written = _places([*folders, job.engine.cache_folder])
     adapters = [job.task.lora.path, *job.task.lora.paths.values()]
-    read = _places([job.model_source, *adapters, *packages])
+    judge = job.quality.judge
+    models = [job.model_source, *([judge.model] if judge is not None else [])]
+    read = _places([*models, *adapters, *packages])
     read |= _places([job.resolved_input_path, job.golden_path], has_patterns=True)
     read -= written
     buckets = sorted({bucket for bucket, _ in written | read})

@@ -43,7 +43,8 @@ class Gate(Contract):
     of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer,
         failed attempts included), "cost" and "cost_per_1000_rows" (as in the run's report; not known without
         the price of a GPU hour), "golden" (the share of the rows of `quality.golden` that is right),
-        "repeat" (of the rows of `quality.repeat`, the share with another answer the second time),
+        "repeat" (of the rows of `quality.repeat`, the share with another answer the second time), "judge"
+        (of the answers that the model of `quality.judge` judged, the share that it agrees with),
         "confidence" (the labels' mean probability), "label:<label>" (that label's share), "top_label" (the
         share of the commonest), or "labels": how far the shares of all labels moved (total variation: half
         the sum of the differences, from 0 to 1). "empty:<column>": the share of the answers without a text
@@ -57,7 +58,7 @@ class Gate(Contract):
     against: judges what changed since so many slices before it in the table, by their dates, or where keys
         are none by the keys: of what is no share the ratio to the median of theirs, of a share the
         difference from it, of "labels" and "spread" the distance from all of their rows together. Only
-        slices with the same golden files count for "golden", and likewise for "repeat".
+        slices with the same golden files count for "golden", and likewise for "repeat" and "judge".
     same: "weekday" compares only with slices of the same day of the week.
     then: `fail` publishes nothing, and keeps the answered rows: another limit judges them again, and asks
         the model nothing. `hold` leaves it to a person, who approves or rejects the slice; it does so also

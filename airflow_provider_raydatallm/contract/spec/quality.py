@@ -11,6 +11,7 @@ from airflow_provider_raydatallm.contract.spec.field import Affects, leaf
 from airflow_provider_raydatallm.contract.spec.gate import MOST_GATES, Gate
 from airflow_provider_raydatallm.contract.spec.golden import Golden
 from airflow_provider_raydatallm.contract.spec.hold import Hold
+from airflow_provider_raydatallm.contract.spec.judge import Judge
 
 #: Rows that are asked once more at most: one process compares them all.
 MOST_REPEATED = 100_000
@@ -73,6 +74,14 @@ class Quality(Group):
         "Default: none.",
         gt=0,
         le=MOST_REPEATED,
+    )
+    judge: Judge | None = leaf(
+        None,
+        affects=Affects.NOTHING,
+        doc="a second model that is asked of random answers whether they are right, such as "
+        '`{"model": "Qwen/Qwen3-8B", "prompt": "Review: {review} Label: {answer} Is the label right?", '
+        '"rows": 200}`. The report says how many it agrees with. Default: none.',
+        secret=True,
     )
     on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] = leaf(
         "quarantine",

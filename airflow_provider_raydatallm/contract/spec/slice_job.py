@@ -289,10 +289,17 @@ class SliceJob(Contract):
                 f"quality.{given[0]} is for answers that lack their shape, and these have none: give "
                 "choices, output_schema, regex or grammar, or leave it out"
             )
-        if quality.golden is not None and task.answers_vectors:
+        reads = {"golden": quality.golden is not None, "judge": quality.judge is not None}
+        if (given := [name for name, is_given in reads.items() if is_given]) and task.answers_vectors:
             raise ValueError(
-                f"quality.golden compares answers with right ones, and task={task.kind!r} answers with "
+                f"quality.{given[0]} says whether answers are right, and task={task.kind!r} answers with "
                 "vectors: leave it out"
+            )
+        has_kwargs = quality.judge is not None and bool(quality.judge.kwargs)
+        if has_kwargs and "kwargs" not in type(self.engine).model_fields:
+            raise ValueError(
+                "quality.judge has kwargs, which are vLLM's engine arguments, and engine "
+                f"{self.engine.kind!r} takes none: leave them out"
             )
         if self.splits_answers and self.output_column != "answer":
             raise ValueError(

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -57,15 +57,26 @@ class Answered:
 class Probe(ABC):
     """
     :cvar name: its argument in `quality`, its section of the report, and its gate.
+    :cvar shares_engine: whether the engine of the slice's rows answers them.
     :ivar inference: how they are answered.
     :ivar hash: of what its argument says.
     :ivar unasked: rows of the plan that are not asked; None: all are.
     """
 
     name: ClassVar[str]
+    shares_engine: ClassVar[bool] = True
     inference: InferencePlan
     hash: str
     unasked: Fragments | None = None
+
+    @classmethod
+    @abstractmethod
+    def find(cls, inference: InferencePlan) -> Self | None:
+        """Returns None where the job asks for none.
+
+        :param inference: of the slice's rows.
+        :raises SliceError: when it cannot be asked.
+        """
 
     @property
     def plan(self) -> Plan:
@@ -74,6 +85,10 @@ class Probe(ABC):
     def checkpoint(self, of_slice: Checkpoint) -> Checkpoint:
         """The folder of their answers, within the slice's."""
         return of_slice.of_probe(f"{self.name}-{self.hash}")
+
+    def open(self, of_slice: Answered) -> Self:
+        """Returns the probe with its rows, where it has them only once the slice's are answered."""
+        return self
 
     def share_before(self) -> float | None:
         """What gates looked at in the newest slice before this one that asked the same.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from airflow_provider_raydatallm.processor.inference.ray_cluster import InferencePlan
 from airflow_provider_raydatallm.processor.probes.base import Probe
 from airflow_provider_raydatallm.processor.probes.golden import GoldenRows
+from airflow_provider_raydatallm.processor.probes.judged import JudgedAnswers
 from airflow_provider_raydatallm.processor.probes.repeated import RepeatedRows
 
 
@@ -13,6 +14,5 @@ def find_probes(inference: InferencePlan) -> tuple[Probe, ...]:
     :param inference: of the slice's rows.
     :raises SliceError: when one cannot be asked.
     """
-    return tuple(
-        probe for find in (GoldenRows.find, RepeatedRows.find) if (probe := find(inference)) is not None
-    )
+    found = (probe.find(inference) for probe in (GoldenRows, RepeatedRows, JudgedAnswers))
+    return tuple(probe for probe in found if probe is not None)

@@ -52,10 +52,6 @@ class GoldenRows(Probe):
 
     @classmethod
     def find(cls, inference: InferencePlan) -> GoldenRows | None:
-        """
-        :param inference: of the slice's rows.
-        :raises SliceError: when they cannot be asked, or compared with answers.
-        """
         if inference.job.golden_path is None:
             return None
         with _naming_them():

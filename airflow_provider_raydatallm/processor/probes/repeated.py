@@ -36,7 +36,6 @@ class RepeatedRows(Probe):
 
     @classmethod
     def find(cls, inference: InferencePlan) -> RepeatedRows | None:
-        """:param inference: of the slice's rows."""
         asked, plan = inference.job.quality.repeat, inference.plan
         if asked is None:
             return None

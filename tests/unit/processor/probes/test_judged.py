@@ -1,0 +1,177 @@
+"""Judged answers: random ones of the slice, of which a second model says whether they are right."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.run_plan import as_json, plan_run
+from tests.support import stub_engine
+from tests.support.in_process import InProcess, changed, job_of, run_in_process
+from tests.support.slice_files import checkpoint_folders
+
+NAMES = [f"name {n}" for n in range(30)]
+ASKS = {"model": "m/judge", "prompt": "Name: {name} Answer: {answer} Is it right?", "rows": 10}
+
+
+class Judging(InProcess):
+    """The judge says no to texts that hold one of these. Notes the questions, and of which model."""
+
+    def __init__(self, refuses: str = "-", fails: str = "-", **given: Any) -> None:
+        super().__init__(answer=self._answer, **given)
+        self.refuses, self.fails = refuses, fails
+        self.asked: list[tuple[str, str]] = []
+        self.checked: list[str] = []
+        self._model = ""
+
+    def preflight(self, inference: Any, missing: Any) -> list[Any]:
+        self.checked.append(inference.job.model_source)
+        return []
+
+    def _answer_run(self, run: Any, on_update: Any) -> None:
+        self._model = run.inference.job.model_source
+        super()._answer_run(run, on_update)
+
+    @property
+    def texts(self) -> list[str]:
+        return [text for _, text in self.asked]
+
+    def _answer(self, batch: pa.Table) -> pa.Table:
+        requests = [json.loads(text) for text in batch["__request"].to_pylist()]
+        contents = [request["messages"][0]["content"] for request in requests]
+        self.asked += [(self._model, text) for text in contents]
+        if self._model != "m/judge":
+            return stub_engine.answer(batch)
+        for request, text in zip(requests, contents, strict=True):
+            verdict = "fails" if self.fails in text else "no" if self.refuses in text else "yes"
+            assert request["sampling_params"].pop("structured_outputs")["choice"] == ["yes", "no"]
+            request["messages"][0]["content"] = verdict
+        index = batch.schema.get_field_index("__request")
+        texts = pa.array([json.dumps(request) for request in requests])
+        return stub_engine.answer(batch.set_column(index, "__request", texts))
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> SliceJob:
+    (tmp_path / "in").mkdir()
+    for name, some in (("a", NAMES[:20]), ("b", NAMES[20:])):
+        pq.write_table(pa.table({"name": some}), tmp_path / "in" / f"{name}.parquet", row_group_size=9)
+    quality = {"max_quarantine": 0.5, "judge": ASKS}
+    return job_of(input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", quality=quality)
+
+
+def test_second_model_judges_random_answers(job: SliceJob) -> None:
+    plain = run_in_process(changed(job, quality__judge=None, output_path=f"{job.output_path}-2"))
+    cluster = Judging(refuses="7")
+    assert as_json(plan_run(job, None))["judge"] == {"rows": 10, "to_answer": 10}
+    report = run_in_process(job, cluster)
+    assert cluster.checked == ["m/m", "m/judge"]
+    assert (report.counts, report.tokens) == (plain.counts, plain.tokens)
+    assert cluster.texts[:30] == NAMES
+    questions = cluster.texts[30:]
+    assert {model for model, _ in cluster.asked[30:]} == {"m/judge"}
+    known = {f"Name: {name} Answer: {name} Is it right?" for name in NAMES}
+    assert (len(questions), set(questions) <= known) == (10, True)
+    refused = sum("7" in text for text in questions)
+    judge = report.judge
+    assert judge is not None
+    assert (judge.model, judge.rows, judge.approved, judge.failed) == ("m/judge", 10, 10 - refused, 0)
+    assert judge.share == (10 - refused) / 10
+    assert checkpoint_folders(job) == []
+    assert pq.read_table(job.slice_path, partitioning=None)["answer"].to_pylist() == NAMES
+
+
+def test_answers_that_it_does_not_judge_are_no_agreement(job: SliceJob) -> None:
+    judge = run_in_process(changed(job, quality__judge={**ASKS, "rows": 30}), Judging("7", fails="4")).judge
+    assert judge is not None
+    assert (judge.rows, judge.failed, judge.approved) == (30, 3, 24)
+    assert judge.share == pytest.approx(24 / 27)
+    nothing = changed(job, output_path=f"{job.output_path}-2")
+    none = run_in_process(nothing, Judging(fails="name")).judge
+    assert none is not None
+    assert (none.share, none.low, none.high, none.failed) == (None, 0, 1, 10)
+    assert str(none) == "m/judge judged none of 10 answers"
+
+
+def test_rows_that_failed_are_not_judged(job: SliceJob) -> None:
+    names = ["fails"] * 10 + NAMES[10:]
+    pq.write_table(pa.table({"name": names[:20]}), f"{job.input_path}a.parquet", row_group_size=9)
+    judge = run_in_process(changed(job, quality__judge={**ASKS, "rows": 30}), Judging()).judge
+    assert judge is not None
+    assert (judge.rows, judge.approved) == (20, 20)
+
+
+def test_slice_without_an_answer_has_nothing_to_judge(job: SliceJob) -> None:
+    for name in "ab":
+        pq.write_table(pa.table({"name": ["fails"]}), f"{job.input_path}{name}.parquet")
+    judge = run_in_process(changed(job, quality__max_quarantine=1), Judging()).judge
+    assert judge is not None
+    assert (judge.rows, judge.share) == (0, None)
+
+
+def test_gate_of_the_judge(job: SliceJob) -> None:
+    gated = changed(job, quality__judge={**ASKS, "rows": 30}, quality__gates=[{"of": "judge", "min": 0.95}])
+    cluster = Judging("7")
+    with pytest.raises(SliceError, match=r"judge is 0\.9, below min 0\.95"):
+        run_in_process(gated, cluster)
+    cluster.asked.clear()
+    report = run_in_process(changed(gated, quality__gates=[{"of": "judge", "min": 0.9}]), cluster)
+    assert (report.outcome, cluster.texts) == ("published", [])
+    unknown = changed(gated, output_path=f"{job.output_path}-2")
+    [verdict] = run_in_process(unknown, Judging(fails="name")).gates or ()
+    assert verdict.verdict == "unknown"
+
+
+def test_run_after_one_that_was_killed_asks_what_is_missing(job: SliceJob) -> None:
+    def die(batch: pa.Table) -> None:
+        if len(cluster.asked) > 35:
+            raise KeyboardInterrupt
+
+    cluster = Judging(batch=3, before_batch=die)
+    with pytest.raises(KeyboardInterrupt):
+        run_in_process(job, cluster)
+    later = Judging()
+    report = run_in_process(job, later)
+    assert {model for model, _ in later.asked} == {"m/judge"}
+    assert len(later.asked) == 40 - len(cluster.asked)
+    assert report.judge is not None
+    assert report.judge.approved == 10
+
+
+def test_another_question_is_asked_anew(job: SliceJob) -> None:
+    with pytest.raises(SliceError, match="did not pass"):
+        run_in_process(changed(job, quality__gates=[{"of": "rows", "max": 1}]), Judging())
+    cluster = Judging()
+    run_in_process(changed(job, quality__judge={**ASKS, "prompt": "Is {answer} right?"}), cluster)
+    assert len(cluster.texts) == 10
+    assert cluster.texts[0].startswith("Is name ")
+
+
+@pytest.mark.parametrize(
+    ("asks", "says"),
+    [
+        ({"prompt": "Is {nam} right: {answer}?"}, "quality.judge names the column 'nam'"),
+        ({"prompt": "Is {name} right?"}, "quality.judge asks nothing about the answers"),
+    ],
+)
+def test_question_that_cannot_be_asked_is_refused_before_any_row(
+    job: SliceJob, asks: dict[str, Any], says: str
+) -> None:
+    cluster = Judging()
+    with pytest.raises(SliceError, match=says):
+        run_in_process(changed(job, quality__judge={**ASKS, **asks}), cluster)
+    assert cluster.asked == []
+
+
+def test_what_does_not_go_together(job: SliceJob) -> None:
+    with pytest.raises(ValueError, match=r"quality.judge says whether answers are right, and task='embed'"):
+        changed(job, task="embed")
+    with pytest.raises(ValueError, match="trust_remote_code would run"):
+        changed(job, quality__judge={**ASKS, "kwargs": {"trust_remote_code": True}})

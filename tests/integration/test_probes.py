@@ -1,4 +1,5 @@
-"""Golden rows on Ray: the engine that answered the slice answers them, whatever reads for it."""
+"""Golden and repeated rows on Ray, which the engine of the slice answers, whatever reads for it; and a real
+model that judges."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.support import real_models
 from tests.support.paths import ROOT
 from tests.support.slices import STUB, Ask
 
@@ -60,3 +62,50 @@ def test_golden_rows_of_an_engine_that_ray_data_runs_are_repaired_too(ask: Ask, 
     assert (result["counts"]["succeeded"], result["tokens"]["output"]) == (100, 3 * 150)
     golden = result["golden"]
     assert (golden["rows"], golden["correct"], golden["tokens"]) == (2, 1, {"input": 21, "output": 9})
+
+
+@pytest.mark.parametrize("blocks", [None, pytest.param(3, marks=pytest.mark.long)])
+def test_identical_rows_answer_no_repeated_row(
+    ask: Ask, tiny_model: Path, tmp_path: Path, blocks: int | None
+) -> None:
+    pq.write_table(pa.table({"name": ["same"] * 30}), tmp_path / "in.parquet")
+    result = ask(
+        input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model), poll_interval=1.0,
+        code_paths=[str(ROOT / "tests" / "support" / "stub_worker.py")],
+        engine={"kind": "stub_worker:CountingWorkers", "blocks": blocks},
+        sampling_params={"max_tokens": 10, "temperature": 0}, quality={"repeat": 4},
+    )  # fmt: skip
+    assert (result["counts"]["succeeded"], result["counts"]["deduplicated"]) == (30, 29)
+    assert (result["repeat"]["rows"], result["repeat"]["differing"]) == (4, 0)
+    assert result["repeat"]["tokens"]["output"] == 40
+    assert len((tmp_path / "out.asked").read_text().split()) == 1 + 4
+
+
+@pytest.mark.long
+def test_cached_answers_are_asked_again_and_judged_by_another_engine(ask: Ask, tmp_path: Path) -> None:
+    names = [f"{word} {n}" for n in range(10) for word in ("red", "blue", "green", "old")]
+    pq.write_table(pa.table({"name": names}), tmp_path / "in.parquet")
+    kwargs = {"max_model_len": 512}
+    arguments: dict[str, Any] = {
+        "input_path": f"{tmp_path}/in.parquet", "model_source": str(real_models.smollm2()),
+        "engine": {"kind": "vllm", "scope": "slice", "kwargs": kwargs, "cache": str(tmp_path / "cache")},
+        "prompt": "Write a short sentence about {name}.",
+        "sampling_params": {"max_tokens": 24, "temperature": 0},
+    }  # fmt: skip
+    ask(**arguments)
+    judge = {
+        "model": str(real_models.smollm2()), "kwargs": {"max_model_len": 1024, "max_num_seqs": 8}, "rows": 30,
+        "prompt": "Is this sentence about {name}? {answer}",
+    }  # fmt: skip
+    gate = {"of": "judge", "then": "warn", "min": 0}
+    quality = {"repeat": 0.5, "judge": judge, "gates": [gate]}
+    result = ask(**arguments, slice_key="2026-02-01", quality=quality)
+    assert (result["counts"]["succeeded"], result["counts"]["cached"]) == (40, 40)
+    repeat, told = result["repeat"], result["judge"]
+    assert (repeat["rows"], repeat["tokens"]["output"] > 20 * 5) == (20, True)
+    assert repeat["share"] <= 0.2  # greedy, but computed beside other rows
+    assert (told["rows"], told["failed"], told["model"]) == (30, 0, judge["model"])
+    assert 0 <= told["low"] <= told["share"] <= told["high"] <= 1
+    assert told["tokens"]["input"] > 30 * 24
+    [verdict] = result["gates"]
+    assert (verdict["verdict"], verdict["value"]) == ("passed", told["share"])

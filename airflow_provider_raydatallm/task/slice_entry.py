@@ -18,14 +18,15 @@ import pydantic
 from airflow.sdk import Asset
 from airflow.sdk.definitions.asset import AssetRef
 
-from airflow_provider_raydatallm.contract.result.probes import GoldenFigures
+from airflow_provider_raydatallm.contract.result.probes import GoldenFigures, JudgeFigures, RepeatFigures
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.task import own_xcom
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+    from airflow_provider_raydatallm.contract.spec.gate import PROBES
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +47,7 @@ class SliceFigures(pydantic.BaseModel):
     :param outcome: of the task; None while it runs, and when it failed. The following are then None or empty.
     :param labels: how many of the published rows have each label.
     :param quarantine_reasons: how many rows in quarantine have each type of error.
-    :param golden: how well the golden rows were answered.
+    :param golden, repeat, judge: what was learnt of the answers by asking more.
     :param gates: what they said.
     :param gpu_seconds: seconds from the engine's start to its last row, times the GPUs that it held.
     :param cost: of them, at the price that the run knew.
@@ -70,6 +71,8 @@ class SliceFigures(pydantic.BaseModel):
     labels: dict[str, int] | None = None
     quarantine_reasons: dict[str, int] | None = None
     golden: GoldenFigures | None = None
+    repeat: RepeatFigures | None = None
+    judge: JudgeFigures | None = None
     gates: list[GateVerdict] | None = None
     advice: list[str] = []
 
@@ -124,7 +127,7 @@ def write_entry(
         entry = whole.model_dump(
             mode="json",
             exclude_none=True,
-            exclude={"labels", "quarantine_reasons", "golden", "gates", "advice"},
+            exclude={"labels", "quarantine_reasons", *PROBES, "gates", "advice"},
         )
     stores: Any = context.get("asset_state_store")
     try:
@@ -169,7 +172,7 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
         "gpu_mean": known("utilisation").get("gpu_mean"),
         "labels": result.get("labels"),
         "quarantine_reasons": result.get("quarantine_reasons"),
-        "golden": result.get("golden"),
+        **{name: result.get(name) for name in PROBES},
         "gates": result.get("gates"),
         "advice": list(result.get("advice") or ()),
     }

@@ -61,7 +61,7 @@ def test_first_days_and_a_day_unlike_them_wait_for_a_person(airflow: Airflow, da
             airflow.api.wait_asked(task)
             page.goto(f"/plugin/ray-llm/dags/{task.dag_id}/tasks/{task.task_id}/runs/{quote(task.run_id)}/-1")
             page.get_by_role("row", name=re.compile(says)).wait_for()
-            page.get_by_text("4 of 5 are right").wait_for()
+            page.get_by_text("4 of 5 golden rows are right").wait_for()
             page.get_by_role("link", name="Approve or reject").click()
             page.get_by_role("button", name="Approve").click()
             assert airflow.api.finish(task) == "success"

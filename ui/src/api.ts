@@ -67,6 +67,29 @@ export interface GoldenFigures {
   before: number | null;
 }
 
+/** Rows that were asked twice. */
+export interface RepeatFigures {
+  rows: number;
+  differing: number;
+  share: number;
+  low: number;
+  high: number;
+}
+
+/** Answers that a second model judged. */
+export interface JudgeFigures {
+  model: string;
+  rows: number;
+  approved: number;
+  failed: number;
+  /** Null where it judged none. */
+  share: number | null;
+  low: number;
+  high: number;
+  /** Of the slice before with the same judge. */
+  before: number | null;
+}
+
 export interface SliceLine {
   slice_key: string;
   timezone: string | null;
@@ -95,6 +118,8 @@ export interface SliceLine {
   labels: Record<string, number> | null;
   quarantine_reasons: Record<string, number> | null;
   golden: GoldenFigures | null;
+  repeat: RepeatFigures | null;
+  judge: JudgeFigures | null;
   gates: GateVerdict[] | null;
   advice: string[];
   failure: FailureLine | null;

@@ -13,7 +13,7 @@ import {
 import { Cluster } from "../parts/slice/Cluster";
 import { Failed } from "../parts/slice/Failed";
 import { Gates } from "../parts/slice/Gates";
-import { Golden } from "../parts/slice/Golden";
+import { Probes } from "../parts/slice/Probes";
 import { Live } from "../parts/slice/Live";
 import { OverTime } from "../parts/slice/OverTime";
 import { Phases } from "../parts/slice/Phases";
@@ -83,7 +83,7 @@ export function SlicePage({ dag, task, run, map }: Props) {
           {isNewest(answer) && state === "running" ? <Live stored={stored.value} /> : null}
           <Result line={answer.line} settings={settings} stored={stored.value} />
           {isNewest(answer) ? <Actions dag={dag} line={answer.line} settings={settings} task={task} toChange={answer.to_change} /> : null}
-          <Golden figures={answer.line.golden} />
+          <Probes line={answer.line} />
           <Gates verdicts={answer.line.gates} />
           <RowCounts
             counts={answer.line.labels}

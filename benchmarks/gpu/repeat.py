@@ -1,0 +1,90 @@
+"""How many rows have another answer when they are asked twice, at temperature 0 and 1.
+
+    python -m benchmarks.gpu.repeat --model DIR [--rows 4000] [--batch-invariant]
+
+Needs ray, vllm and this repository, no Airflow. Starts its own Ray. Half of the rows of each slice are asked
+again (`quality.repeat`), by the same engine, beside other rows than the first time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from benchmarks.prompts import rows_of
+
+CASES: dict[str, dict[str, Any]] = {
+    "texts at temperature 0": {"sampling_params": {"max_tokens": 64, "temperature": 0}},
+    "texts at temperature 1": {"sampling_params": {"max_tokens": 64, "temperature": 1}},
+    "labels": {"choices": ["Finance", "Law", "Software", "Other"]},
+}
+HEAD_SECONDS = 20
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--model", required=True)
+    parser.add_argument("--rows", type=int, default=4000)
+    parser.add_argument("--batch-invariant", action="store_true", help="vLLM's kernels for that")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": f"127.0.0.1:{port}"}
+        if args.batch_invariant:
+            os.environ["VLLM_BATCH_INVARIANT"] = "1"
+        start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
+        head = subprocess.Popen(
+            [*start, "--num-cpus=16", "--include-dashboard=false", f"--temp-dir={folder}/ray"]
+        )
+        try:
+            time.sleep(HEAD_SECONDS)
+            for name, asked in CASES.items():
+                run(Path(folder), args, name, asked)
+        finally:
+            head.terminate()
+            head.wait()
+
+
+def run(folder: Path, args: argparse.Namespace, name: str, asked: dict[str, Any]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.Table.from_pylist(rows_of("short", args.rows)), folder / "in.parquet")
+    job = {
+        "slice_key": "all",
+        "input_path": f"{folder}/in.parquet",
+        "output_path": f"{folder}/{name.replace(' ', '-')}",
+        "model_source": args.model,
+        "prompt": "What is this text about? {text}",
+        "quality": {"repeat": args.rows // 2},
+        "engine": {"scope": "slice", "kwargs": {"max_model_len": 2048}},
+        **asked,
+    }
+    spec = folder / "spec.json"
+    spec.write_text(json.dumps(job))
+    began = time.time()
+    processor = subprocess.run(
+        [sys.executable, "-m", "airflow_provider_raydatallm.processor", "run", str(spec), "--json"],
+        capture_output=True,
+        text=True,
+    )
+    if processor.returncode:
+        raise SystemExit(f"{name}: {processor.stderr[-3000:]}")
+    report = json.loads(processor.stdout[processor.stdout.index("{\n") :])
+    figures = {"seconds": round(time.time() - began, 1), **report["seconds"], **report["repeat"]}
+    invariant = "invariant" if args.batch_invariant else "default"
+    print(f"RESULT {name}, {invariant}: {json.dumps(figures)}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -646,6 +646,7 @@ class _Run:
                 startup_s=startup_s,
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
                 earlier_cost=self.spending.earlier,
+                own_cost=self.spending.now,
             ).model_copy(update={"golden": golden})
             slice_ = Facts.of_commit(
                 {

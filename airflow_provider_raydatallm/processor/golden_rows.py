@@ -328,15 +328,23 @@ def _is_equal(expected: Any, answered: Any, comparison: _Comparison) -> bool:
     if comparison == "sets":
         return set(expected) == set(answered)
     if comparison == "json" and isinstance(expected, str) and isinstance(answered, str):
-        return bool(_parsed(expected) == _parsed(answered))
-    return bool(expected == answered)
+        return bool(_plain_json(expected) == _plain_json(answered))
+    if comparison == "json" and isinstance(expected, list) and isinstance(answered, list):
+        return list(map(_plain_json, expected)) == list(map(_plain_json, answered))
+    return bool(expected == answered or (expected != expected and answered != answered))  # which NaN is
 
 
-def _parsed(text: str) -> Any:
+def _plain_json(text: Any) -> Any:
+    """Returns JSON's text as it is for equal values; what is no JSON as it is."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return json.dumps(json.loads(text, parse_float=_plain_number), sort_keys=True)
+    except (ValueError, TypeError, RecursionError):
         return text
+
+
+def _plain_number(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def _as_type(column: pa.ChunkedArray, kind: pa.DataType) -> list[Any]:

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor import golden_rows
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
 from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
 from airflow_provider_raydatallm.processor.slice_run import run_slice
@@ -260,6 +261,24 @@ def test_texts_of_a_csv_file_are_compared_as_what_the_answers_are(job: SliceJob)
     assert '"n": 3.0' in cluster.texts[3]
     assert report.golden is not None
     assert (report.golden.columns, report.golden.correct, report.golden.rows) == (("n", "ok"), 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("known", "answered", "is_right"),
+    [
+        ('{"n": 1.0, "ok": true}', '{"ok":true,"n":1}', True),
+        ('{"n": 1, "ok": 1}', '{"n": 1, "ok": true}', False),
+        ('{"n": 9007199254740993, "ok": 0}', '{"n": 9007199254740992, "ok": 0}', False),
+        ("[" * 9000, "[" * 9000, True),
+        (['{"n": 1}', "{}"], ['{"n":1}', "{ }"], True),
+        (['{"n": 1}'], ['{"n":1}', '{"n":1}'], False),
+        (float("nan"), float("nan"), True),
+        (float("nan"), 1.0, False),
+    ],
+)
+def test_answers_in_json_are_equal_where_their_values_are(known: Any, answered: Any, is_right: bool) -> None:
+    [one] = golden_rows._are_equal(pa.chunked_array([[known]]), pa.chunked_array([[answered]]), "json")
+    assert one is is_right
 
 
 def test_columns_that_only_answers_tell(job: SliceJob) -> None:

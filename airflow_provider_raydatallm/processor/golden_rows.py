@@ -204,7 +204,7 @@ class _Found:
         probability: str | None,
         right: np.ndarray,
     ) -> None:
-        said = dict(zip(offsets.tolist(), answered.column(label).to_pylist(), strict=True))
+        said = dict(zip(offsets.tolist(), answered[label].to_pylist(), strict=True)) if len(offsets) else {}
         for offset, value in enumerate(expected.to_pylist()):
             if value is not None:
                 self.pairs.append((str(value)[:_SHOWN_CHARACTERS], said.get(offset)))

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.golden import Confusion
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import golden_rows
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
@@ -212,6 +213,16 @@ def test_labels_have_confusions(job: SliceJob) -> None:
     assert [one.model_dump() for one in report.golden.confusion or ()] == [
         {"expected": "y", "answered": "x", "rows": 2}
     ]
+
+
+def test_labels_of_golden_rows_that_all_fail_have_confusions(job: SliceJob) -> None:
+    def answer(batch: pa.Table) -> pa.Table:
+        return answer_with(text="no label" if "known" in str(batch["__request"]) else "x")(batch)
+
+    path = write(job, [{"name": "known", "answer": "x"}])
+    golden = run_in_process(labels_job(job, path), InProcess(answer=answer)).golden
+    assert golden is not None
+    assert (golden.accuracy, golden.confusion) == (0, (Confusion(expected="x", rows=1),))
 
 
 def numbers(of: Callable[[str], list[float]]) -> Callable[[pa.Table], pa.Table]:

@@ -241,9 +241,11 @@ def _find(inference: InferencePlan, path: str) -> GoldenRows:
         for text, kind in inference.job.source.column_types.items()
         if parse_path(text, names)[0] in read
     }
-    if is_untyped:  # where the slice's rows have types: a request would write others otherwise
-        own = inference.plan.source_schema
-        types |= {name: str(own.field(name).type) for name in requested if _is_number(own.field(name).type)}
+    # Where the slice's rows have types: a request would write the values of others otherwise.
+    own = {name: inference.plan.source_schema.field(name).type for name in requested}
+    types |= {
+        name: str(kind) for name, kind in own.items() if _is_number(kind) or (is_untyped and _is_time(kind))
+    }
     job = job.model_copy(update={"columns": tuple(read)}).changed(source={"column_types": types})
     plan = survey_input(job, listing).plan(read)
     if not plan.rows:
@@ -298,9 +300,12 @@ def _naming_them() -> Iterator[None]:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    """Whether it is a type that a text file's values are declared to be of."""
-    is_number = pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal128(kind) or pt.is_boolean(kind)
-    return bool(is_number or pt.is_timestamp(kind) or pt.is_date32(kind))
+    """Whether it is a type that a file's values are declared to be of."""
+    return bool(pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal128(kind) or pt.is_boolean(kind))
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pt.is_timestamp(kind) or pt.is_date32(kind))
 
 
 def _is_multi_label(job: SliceJob) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,20 @@ def test_texts_of_a_csv_file_are_compared_as_what_the_answers_are(job: SliceJob)
     assert '"n": 3.0' in cluster.texts[3]
     assert report.golden is not None
     assert (report.golden.columns, report.golden.correct, report.golden.rows) == (("n", "ok"), 1, 4)
+
+
+@pytest.mark.parametrize("name", ["golden.jsonl", "golden.parquet"])
+def test_numbers_are_written_into_requests_as_the_slices_are(job: SliceJob, name: str) -> None:
+    numbers = {"whole": [2.0], "exact": [Decimal("1.50")], "count": [7]}
+    pq.write_table(pa.table(numbers), f"{job.input_path}/a.parquet")
+    path = write(job, [{"whole": 2, "exact": 1.5, "count": 7, "answer": "2.0 1.50 7"}], name)
+    if name.endswith("parquet"):
+        pq.write_table(
+            pa.table({"whole": [2], "exact": [1.5], "count": [7.0], "answer": ["2.0 1.50 7"]}), path
+        )
+    golden = run_in_process(with_golden(job, path, prompt="{whole} {exact} {count}")).golden
+    assert golden is not None
+    assert golden.accuracy == 1
 
 
 @pytest.mark.parametrize(

@@ -346,14 +346,17 @@ class VersionBuild:
     def known_golden(self, has_rows_to_answer: bool) -> GoldenFigures | None:
         """Returns the published version's figures, where its answers are published anew: no engine starts for
         its golden rows either."""
-        if self.golden is None or self.base is None or has_rows_to_answer:
+        if self.golden is None or self.base is None or has_rows_to_answer or self.checkpoint.base is None:
             return None
         known = self.base.to_report(self.job.slice_path).golden
         is_same = known is not None and known.hash == self.golden.hash
         if not is_same or self.base.answers != answers_fingerprint(self.job):
             return None
-        golden = self.load_golden_state()
-        return known if golden is not None and golden.rows_missing == golden.plan.rows else None
+        golden, answered = self.load_golden_state(), self.load_state().ledger
+        if golden is None or golden.rows_missing < golden.plan.rows:
+            return None
+        # Figures of that version say nothing of rows that this one answered, in a run that died, say.
+        return known if all(kind.carried.all() for kind in vars(answered).values()) else None
 
     @property
     def golden_checkpoint(self) -> Checkpoint:

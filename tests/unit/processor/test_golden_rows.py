@@ -382,6 +382,29 @@ def test_answers_that_are_published_anew_keep_their_golden_figures(job: SliceJob
     assert (told.accuracy, cluster.texts) == (1, [row["name"] for row in GOLDEN[:2]])
 
 
+@pytest.mark.parametrize("policy", ["force", "recompute", "extend"])
+def test_answers_of_a_run_that_died_are_judged_by_golden_rows_of_their_own(
+    job: SliceJob, policy: str, tmp_path: Path
+) -> None:
+    """And not by the figures of the published version, whose answers they are not."""
+    job = with_golden(job, write(job, GOLDEN[:2]), quality__gates=[{"of": "golden", "min": 0.9}])
+    assert run_in_process(job).outcome == "published"
+    cluster = Asks(answer=answer_with(text="garbage"))
+    cluster.ends_at = "known"
+    if policy != "force":
+        pq.write_table(pa.table({"name": ["new"]}), tmp_path / "in" / "b.parquet")
+    again = changed(job, rerun={"force": True} if policy == "force" else {"on_input_change": policy})
+    with pytest.raises(KeyboardInterrupt):
+        run_in_process(again, cluster)
+    cluster.ends_at = None
+    cluster.texts.clear()
+    plan = plan_run(again, None)
+    assert (plan.missing_rows, plan.golden) == (0, (2, 2))
+    with pytest.raises(SliceError, match="golden is 0, below min"):
+        run_in_process(again, cluster)
+    assert cluster.texts == ["known", "known, too"]
+
+
 def test_held_slice_is_judged_by_the_golden_rows_of_now(job: SliceJob) -> None:
     cluster = Asks()
     held = run_in_process(changed(job, quality__gates=[{"of": "rows", "then": "hold"}]), cluster)

@@ -184,7 +184,7 @@ class _Found:
 
     are_right: list[bool] = field(default_factory=list)
     tokens: dict[str, int] = field(default_factory=dict)
-    #: Of single labels: the right one, and the answer.
+    #: Of single labels that are wrong: the right one, and the answer.
     pairs: list[tuple[str, str | None]] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
     labels_are_right: list[bool] = field(default_factory=list)
@@ -206,8 +206,10 @@ class _Found:
     ) -> None:
         said = dict(zip(offsets.tolist(), answered[label].to_pylist(), strict=True)) if len(offsets) else {}
         for offset, value in enumerate(expected.to_pylist()):
-            if value is not None:
-                self.pairs.append((str(value)[:_SHOWN_CHARACTERS], said.get(offset)))
+            if value is not None and not right[offset]:
+                answer = said.get(offset)
+                shown = answer[:_SHOWN_CHARACTERS] if answer is not None else None
+                self.pairs.append((str(value)[:_SHOWN_CHARACTERS], shown))
         if probability is not None and probability in answered.column_names:
             of_rows = zip(offsets.tolist(), answered.column(probability).to_pylist(), strict=True)
             known = [(offset, value) for offset, value in of_rows if value is not None]

@@ -216,6 +216,14 @@ def test_labels_have_confusions(job: SliceJob) -> None:
     ]
 
 
+def test_long_label_that_is_right_is_no_confusion(job: SliceJob) -> None:
+    x = "x" * 101
+    path = write(job, [{"name": "a", "answer": x}, {"name": "b", "answer": "y"}])
+    golden = run_in_process(changed(labels_job(job, path), choices=[x, "y"])).golden
+    assert golden is not None
+    assert golden.confusion == (Confusion(expected="y", answered=x[:100], rows=1),)
+
+
 def test_labels_of_golden_rows_that_all_fail_have_confusions(job: SliceJob) -> None:
     def answer(batch: pa.Table) -> pa.Table:
         return answer_with(text="no label" if "known" in str(batch["__request"]) else "x")(batch)

@@ -208,7 +208,7 @@ class _Found:
         for offset, value in enumerate(expected.to_pylist()):
             if value is not None and not right[offset]:
                 answer = said.get(offset)
-                shown = answer[:_SHOWN_CHARACTERS] if answer is not None else None
+                shown = str(answer)[:_SHOWN_CHARACTERS] if answer is not None else None
                 self.pairs.append((str(value)[:_SHOWN_CHARACTERS], shown))
         if probability is not None and probability in answered.column_names:
             of_rows = zip(offsets.tolist(), answered.column(probability).to_pylist(), strict=True)

@@ -315,6 +315,18 @@ def test_answers_in_json_are_equal_where_their_values_are(known: Any, answered: 
     assert one is is_right
 
 
+def test_labels_that_postprocess_made_numbers_are_compared_as_these(job: SliceJob) -> None:
+    path = write(job, [{"name": "a", "answer": 1}, {"name": "b", "answer": 2}])
+    made = changed(labels_job(job, path), postprocess="tests.unit.processor.test_golden_rows:as_number")
+    golden = run_in_process(made).golden
+    assert golden is not None
+    assert (golden.accuracy, golden.confusion) == (0.5, (Confusion(expected="2", answered="1", rows=1),))
+
+
+def as_number(row: dict[str, Any]) -> Any:
+    return {"answer": len(row["answer"])}
+
+
 def test_columns_that_only_answers_tell(job: SliceJob) -> None:
     path = write(job, [{"name": "abc", "size": 3, "note": "hm"}, {"name": "abc", "size": 4, "note": "hm"}])
     job = with_golden(job, path, postprocess="tests.unit.processor.test_golden_rows:size")

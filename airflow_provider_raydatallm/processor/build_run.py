@@ -346,6 +346,7 @@ class BuildRun:
                 startup_s=startup_s,
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
                 earlier_cost=self.spending.earlier,
+                own_cost=self.spending.now,
             ).model_copy(update=figures)
             slice_ = Facts.of_commit(
                 {

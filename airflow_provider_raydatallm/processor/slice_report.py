@@ -29,6 +29,7 @@ def published_report(
     startup_s: dict[str, float | None],
     late_s: float,
     earlier_cost: float,
+    own_cost: float,
 ) -> Report:
     """The report of a version that is ready to publish.
 
@@ -37,6 +38,7 @@ def published_report(
     :param startup_s: seconds of this process before its first step.
     :param late_s: how much later than `finish_by` the slice is finished.
     :param earlier_cost: what other tries spent.
+    :param own_cost: what this one spent.
     """
 
     def total(counter: Counter) -> int | None:
@@ -85,7 +87,13 @@ def published_report(
         tokens=Tokens(**totals_of("tokens")) if totals.rows else Tokens(),
         **sections,
         cost=Cost.of(
-            sections["gpu_seconds"], job.engine.gpu_price, meter.finished_rows, meter.tokens, earlier_cost
+            sections["gpu_seconds"],
+            job.engine.gpu_price,
+            meter.finished_rows,
+            meter.tokens,
+            earlier_cost,
+            own_cost,
+            planned_rows - (carried_over["counts"].get("planned") or 0 if carried_over is not None else 0),
         ),
         labels=reported(totals.labels),
         quarantine_reasons=reported(totals.reasons),

@@ -44,7 +44,7 @@ export interface Reason {
 /** What a gate said of the slice. */
 export interface GateVerdict {
   of: string;
-  /** Null where it is not known. */
+  /** Null where it is not known, or a ratio to a median of 0. */
   value: number | null;
   max: number | null;
   min: number | null;

@@ -120,9 +120,10 @@ class Utilisation(Contract):
 
 
 class Cost(Contract):
-    """What the slice's GPUs cost, by `gpu_hour_price`. `total`: of this run's `gpu_seconds`, and of earlier
-    tries of the same version as far as they kept it, as `limits.max_cost` counts. The others are of this run,
-    by the rows that it finished and its tokens, in and out.
+    """What the slice's GPUs cost, by `gpu_hour_price`. `total`: of this run, golden rows included, and of
+    earlier tries of the same version as far as they kept it, as `limits.max_cost` counts. The others are of
+    this run's `gpu_seconds`, by the rows that it finished and its tokens, in and out. Where it finished no
+    row, `per_1000_rows` is of `total`.
     """
 
     total: float
@@ -138,17 +139,23 @@ class Cost(Contract):
         rows: int,
         tokens: int,
         earlier: float = 0.0,
+        now: float = 0.0,
+        rows_of_tries: int = 0,
     ) -> Cost | None:
         """Returns None without a price, or without GPUs, and where it is not known how many had rows.
 
         :param earlier: what other tries cost.
+        :param now: what this one cost, golden rows included.
+        :param rows_of_tries: which all tries finished together.
         """
         cost = cost_of(gpu_seconds, gpu_hour_price) or 0.0
-        if gpu_hour_price is None or not (cost or (earlier and not rows)):
+        total = max(cost, now) + earlier
+        if gpu_hour_price is None or not (cost or (total and not rows)):
             return None
+        of_rows, finished = (cost, rows) if rows else (total, rows_of_tries)
         return cls(
-            total=round(cost + earlier, 6),
-            per_1000_rows=round(1e3 * cost / rows, 6) if cost and rows else None,
+            total=round(total, 6),
+            per_1000_rows=round(1e3 * of_rows / finished, 6) if finished else None,
             per_million_tokens=round(1e6 * cost / tokens, 6) if cost and tokens else None,
             gpu_hour_price=gpu_hour_price,
         )

@@ -11,10 +11,10 @@ Verdict = Literal["passed", "warned", "failed", "held", "unknown"]
 
 class GateVerdict(Contract):
     """
-    value: of the figure, or of its change; None where it is not known.
+    value: of the figure, or of its change; None where it is not known, or a ratio to a median of 0.
     figure: itself, where that is a number, also where its change counts.
     slices: how many earlier ones it was compared with: those that tell the figure.
-    verdict: `unknown` where there is no value, as of labels that are none, or with fewer than three slices
+    verdict: `unknown` where nothing is known, as of labels that are none, or with fewer than three slices
         before: it stops nothing, unless the gate leaves the slice to a person, by which it is `held`.
     """
 
@@ -33,6 +33,8 @@ class GateVerdict(Contract):
 
     def __str__(self) -> str:
         since = f" against {self.slices} slice(s)" if self.slices is not None else ""
+        if self.value is None and self.figure is not None and self.verdict in ("failed", "warned"):
+            return f"{self.of}{since} is {_plain(self.figure)}, and their median 0"
         if self.value is None:
             return f"{self.of}{since} is not known"
         told = ""

@@ -41,10 +41,10 @@ class Gate(Contract):
     """A limit of one figure of a slice.
 
     of: a share of its rows ("truncated"), "rows" (their number), "output_tokens" (the mean of an answer,
-        failed attempts included), "cost" and "cost_per_1000_rows" (as in the run's report; not known without
-        the price of a GPU hour), "golden" (the share of the rows of `quality.golden` that is right),
-        "repeat" (of the rows of `quality.repeat`, the share with another answer the second time), "judge"
-        (of the answers that the model of `quality.judge` judged, the share that it agrees with),
+        failed attempts included), "cost" and "cost_per_1000_rows" (as in the run's report; they need the
+        price of a GPU hour), "golden" (the share of the rows of `quality.golden` that is right), "repeat"
+        (of the rows of `quality.repeat`, the share with another answer the second time), "judge" (of the
+        answers that the model of `quality.judge` judged, the share that it agrees with),
         "confidence" (the labels' mean probability), "label:<label>" (that label's share), "top_label" (the
         share of the commonest), or "labels": how far the shares of all labels moved (total variation: half
         the sum of the differences, from 0 to 1). "empty:<column>": the share of the answers without a text
@@ -135,6 +135,10 @@ class Gate(Contract):
     @property
     def is_of_labels(self) -> bool:
         return self.of in _OF_LABELS or self.label is not None
+
+    @property
+    def is_of_costs(self) -> bool:
+        return self.of in ("cost", "cost_per_1000_rows")
 
     @property
     def label(self) -> str | None:

@@ -238,24 +238,28 @@ class SliceJob(Contract):
                 f"{engine.instead.get(name, 'leave it out')}"
             )
         self._check_on_too_long()
-        self._check_max_cost()
+        self._check_costs()
         engine.check(self)
         task.check(self)
         if engine.is_shared and (reason := self._own_engine_reason):
             raise ValueError(f"engine.scope='shared' is not possible: {reason}")
         return self
 
-    def _check_max_cost(self) -> None:
-        if self.limits.max_cost is None or self.engine.gpu_price is not None:
+    def _check_costs(self) -> None:
+        """A limit of a cost that is never known would let all slices pass."""
+        gates = [gate for gate in self.quality.gates if gate.is_of_costs]
+        limits = [f"quality.gates has a gate of {gate.of!r}" for gate in gates]
+        if self.limits.max_cost is not None:
+            limits.insert(0, f"limits.max_cost is {self.limits.max_cost:g}")
+        if not limits or self.engine.gpu_price is not None:
             return
-        limit = f"limits.max_cost is {self.limits.max_cost:g}"
         if "gpu_hour_price" in type(self.engine).model_fields:
             raise ValueError(
-                f"{limit}, and what a GPU costs is not known: set engine.gpu_hour_price, also in an engine "
-                "profile of the connection, or [ray_llm] gpu_hour_price in Airflow's configuration"
+                f"{limits[0]}, and what a GPU costs is not known: set engine.gpu_hour_price, also in an "
+                "engine profile of the connection, or [ray_llm] gpu_hour_price in Airflow's configuration"
             )
         raise ValueError(
-            f"{limit}, and engine {self.engine.kind!r} holds no GPUs of the cluster: leave it out"
+            f"{limits[0]}, and engine {self.engine.kind!r} holds no GPUs of the cluster: leave it out"
         )
 
     def _check_on_too_long(self) -> None:

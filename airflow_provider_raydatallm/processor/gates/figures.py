@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -54,8 +55,10 @@ class Number(Fact):
     """What may be of any size: its change is a ratio."""
 
     def against(self, slice_: Facts, before: Sequence[Facts]) -> float | None:
-        usual = self._median(before)
-        return (self.of(slice_) or 0) / usual if usual else None
+        now, usual = self.of(slice_) or 0, self._median(before)
+        if not usual:  # which is beyond every limit, but where there still is nothing
+            return math.copysign(math.inf, now) if now else 1.0
+        return now / usual
 
 
 class OfProbe(Fact):
@@ -108,12 +111,18 @@ class Labels(Figure):
         return None
 
     def is_told_by(self, slice_: Facts) -> bool:
-        return slice_.has_all_labels and bool(slice_.labels)
+        return slice_.has_all_labels and bool(slice_.counts["succeeded"])
 
     def against(self, slice_: Facts, before: Sequence[Facts]) -> float | None:
-        now, then = Counter(slice_.labels), sum((Counter(one.labels) for one in before), Counter[str]())
-        rows, rows_then = now.total(), then.total()
-        return sum(abs(now[name] / rows - then[name] / rows_then) for name in now.keys() | then.keys()) / 2
+        now, then = self._shares([slice_]), self._shares(before)
+        moved = sum(abs(now.get(name, 0) - then.get(name, 0)) for name in now.keys() | then.keys()) / 2
+        return min(moved, 1.0) if now or then else None  # of several labels a row, more may move
+
+    def _shares(self, slices: Sequence[Facts]) -> Mapping[str, float]:
+        """Of the answers, one of which may have several or none."""
+        labels = sum((Counter(one.labels) for one in slices), Counter[str]())
+        answered = sum(one.counts["succeeded"] or 0 for one in slices)
+        return {name: rows / answered for name, rows in labels.items()}
 
 
 class Empty(Fact):

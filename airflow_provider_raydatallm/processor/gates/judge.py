@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict, Verdict
@@ -40,7 +41,7 @@ def judge(gate: Gate, slice_: Facts, before: Sequence[Facts]) -> GateVerdict:
         verdict = "passed"
     return GateVerdict(
         of=gate.of,
-        value=value,
+        value=value if value is not None and math.isfinite(value) else None,
         figure=figure.of(slice_),
         max=gate.max,
         min=gate.min,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
@@ -59,12 +60,22 @@ def run_check(plan: CheckPlan) -> float:
             advice=MEND,
             row_texts=(str(e),),
         ) from e
-    is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(value):
+    if (number := _number(value)) is None:
         raise SliceError(
             f"the check {plan.check!r} returned a {type(value).__name__}, which is no finite number",
             kind="input",
             advice=MEND,
             row_texts=(f"{value!r:.200}",),
         )
-    return float(value)
+    return number
+
+
+def _number(value: Any) -> float | None:
+    """Returns None where it is no finite number. NumPy's are such as Python's are."""
+    if isinstance(value, bool) or not isinstance(value, Real | Decimal):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None

@@ -144,7 +144,7 @@ class _Found:
     """What is found out of golden rows, unit by unit."""
 
     are_right: list[bool] = field(default_factory=list)
-    #: Of single labels: the right one, and the answer.
+    #: Of single labels that are wrong: the right one, and the answer.
     pairs: list[tuple[str, str | None]] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
     labels_are_right: list[bool] = field(default_factory=list)
@@ -158,10 +158,12 @@ class _Found:
         probability: str | None,
         right: np.ndarray,
     ) -> None:
-        said = dict(zip(offsets.tolist(), answered.column(label).to_pylist(), strict=True))
+        said = dict(zip(offsets.tolist(), answered[label].to_pylist(), strict=True)) if len(offsets) else {}
         for offset, value in enumerate(expected.to_pylist()):
-            if value is not None:
-                self.pairs.append((str(value)[:_SHOWN_CHARACTERS], said.get(offset)))
+            if value is not None and not right[offset]:
+                answer = said.get(offset)
+                shown = str(answer)[:_SHOWN_CHARACTERS] if answer is not None else None
+                self.pairs.append((str(value)[:_SHOWN_CHARACTERS], shown))
         if probability is not None and probability in answered.column_names:
             of_rows = zip(offsets.tolist(), answered.column(probability).to_pylist(), strict=True)
             known = [(offset, value) for offset, value in of_rows if value is not None]
@@ -195,9 +197,11 @@ def _find(inference: InferencePlan, path: str) -> GoldenRows:
         for text, kind in inference.job.source.column_types.items()
         if parse_path(text, names)[0] in read
     }
-    if is_untyped:  # where the slice's rows have types: a request would write others otherwise
-        own = inference.plan.source_schema
-        types |= {name: str(own.field(name).type) for name in requested if _is_number(own.field(name).type)}
+    # Where the slice's rows have types: a request would write the values of others otherwise.
+    own = {name: inference.plan.source_schema.field(name).type for name in requested}
+    types |= {
+        name: str(kind) for name, kind in own.items() if _is_number(kind) or (is_untyped and _is_time(kind))
+    }
     job = job.model_copy(update={"columns": tuple(read)}).changed(source={"column_types": types})
     plan = survey_input(job, listing).plan(read)
     if not plan.rows:
@@ -250,9 +254,12 @@ def _naming_them() -> Iterator[None]:
 
 
 def _is_number(kind: pa.DataType) -> bool:
-    """Whether it is a type that a text file's values are declared to be of."""
-    is_number = pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal128(kind) or pt.is_boolean(kind)
-    return bool(is_number or pt.is_timestamp(kind) or pt.is_date32(kind))
+    """Whether it is a type that a file's values are declared to be of."""
+    return bool(pt.is_integer(kind) or pt.is_floating(kind) or pt.is_decimal128(kind) or pt.is_boolean(kind))
+
+
+def _is_time(kind: pa.DataType) -> bool:
+    return bool(pt.is_timestamp(kind) or pt.is_date32(kind))
 
 
 def _is_multi_label(job: SliceJob) -> bool:
@@ -280,15 +287,23 @@ def _is_equal(expected: Any, answered: Any, comparison: _Comparison) -> bool:
     if comparison == "sets":
         return set(expected) == set(answered)
     if comparison == "json" and isinstance(expected, str) and isinstance(answered, str):
-        return bool(_parsed(expected) == _parsed(answered))
-    return bool(expected == answered)
+        return bool(_plain_json(expected) == _plain_json(answered))
+    if comparison == "json" and isinstance(expected, list) and isinstance(answered, list):
+        return list(map(_plain_json, expected)) == list(map(_plain_json, answered))
+    return bool(expected == answered or (expected != expected and answered != answered))  # which NaN is
 
 
-def _parsed(text: str) -> Any:
+def _plain_json(text: Any) -> Any:
+    """Returns JSON's text as it is for equal values; what is no JSON as it is."""
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
+        return json.dumps(json.loads(text, parse_float=_plain_number), sort_keys=True)
+    except (ValueError, TypeError, RecursionError):
         return text
+
+
+def _plain_number(text: str) -> float:
+    number = float(text)
+    return int(number) if number.is_integer() else number
 
 
 def _as_type(column: pa.ChunkedArray, kind: pa.DataType) -> list[Any]:

@@ -38,7 +38,12 @@ def count_labels(table: pa.Table, name: str | None) -> Counter[str]:
         lists = column.combine_chunks()
         of_rows = pa.table([pc.list_parent_indices(lists), pc.list_flatten(lists)], ["row", "label"])
         column = of_rows.group_by(["row", "label"]).aggregate([]).column("label")
-    return _count_values(column) if pa.types.is_string(column.type) else Counter()
+    return _count_values(column) if _are_labels(column.type) else Counter()
+
+
+def _are_labels(type_: pa.DataType) -> bool:
+    """Whether they are still, and not what `postprocess` made of them."""
+    return bool(pa.types.is_string(type_.value_type if pa.types.is_list(type_) else type_))
 
 
 def count_reasons(failures: pa.Table) -> Counter[str]:
@@ -76,7 +81,9 @@ def committed(job: SliceJob, fields: Iterable[pa.Field], labels: Mapping[str, in
     :param fields: published columns.
     """
     column = label_column(job)
-    is_told = any(field.name == column for field in fields) and len(labels) <= MOST_COUNTED
+    is_told = len(labels) <= MOST_COUNTED and any(
+        field.name == column and (_are_labels(field.type) or pa.types.is_null(field.type)) for field in fields
+    )
     return dict(labels) if is_told else None
 
 

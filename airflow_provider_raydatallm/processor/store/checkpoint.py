@@ -80,8 +80,8 @@ class CheckpointState:
 
     @property
     def is_taken_over(self) -> bool:
-        """Whether all answers are those of the published version."""
-        return bool(self.ledger.rows.carried.all())
+        """Whether nothing is of a run: all answers, and failures, are the published version's."""
+        return all(kind.carried.all() for kind in vars(self.ledger).values())
 
     @property
     def rows_missing(self) -> int:

@@ -816,7 +816,10 @@ def test_price_of_a_gpu_is_the_engines_else_the_configurations(monkeypatch: pyte
     for engine, reason in ("auto", r"\[ray_llm\] gpu_hour_price"), (endpoint, "holds no GPUs .* leave it"):
         with pytest.raises(RayLLMInputError, match=reason):
             operator(engine=engine, **limited)
+        with pytest.raises(RayLLMInputError, match=f"gate of 'cost', and .*{reason}"):
+            operator(engine=engine, quality={"gates": [{"of": "cost", "max": 3}]})
     monkeypatch.setenv("AIRFLOW__RAY_LLM__GPU_HOUR_PRICE", "2.5")
+    assert price("auto", quality={"gates": [{"of": "cost", "max": 3}]}) == 2.5
     assert [price(engine) for engine in ("dear", "plain", "m:Engine", endpoint)] == [4.5, 2.5, 2.5, None]
     assert price("plain", **limited) == price({"kind": "auto"}, **limited) == 2.5
     with pytest.raises(RayLLMInputError, match="max_cost"):

@@ -102,6 +102,21 @@ def test_slice_that_is_only_to_be_published_is_not_refused(job: SliceJob, clock:
     assert (cluster.answered, report.outcome, report.gpu_seconds) == (ROWS, "published", None)
 
 
+def test_rate_that_a_gate_stopped_is_stopped_again(job: SliceJob, clock: Clock) -> None:
+    """By a run that finds all rows answered, and has no rate of its own."""
+    cluster = InProcess(batch=BATCH, before_batch=clock.pass_(100))
+    dear = changed(job, quality__gates=[{"of": "cost_per_1000_rows", "max": 9}])
+    for _ in range(2):
+        assert "cost_per_1000_rows is 10, above max 9" in ends(dear, cluster).failure.sentence
+    golden = Path(job.input_path).parent / "golden.jsonl"
+    golden.write_text('{"name": "g", "answer": "g"}')
+    dear = changed(dear, quality__golden={"path": str(golden)})
+    assert "cost_per_1000_rows is 12.5, above max 9" in ends(dear, cluster).failure.sentence
+    report = run_in_process(job, cluster)
+    assert report.cost is not None
+    assert (report.cost.per_1000_rows, report.cost.per_million_tokens) == (pytest.approx(12.5, abs=0.1), None)
+
+
 class ScalingEngine(stub_engine.StubEngine):
     """Which needs two GPUs, and does not say how many it has come to."""
 
@@ -131,6 +146,9 @@ def test_golden_rows_end_no_slice_whose_rows_are_answered(job: SliceJob, clock: 
     dear = limited(job, 0.4, quality__golden={"path": str(golden)})
     report = run_in_process(dear, InProcess(batch=BATCH, before_batch=clock.pass_(100)))
     assert (report.outcome, report.golden and report.golden.rows) == ("published", 3 * BATCH)
+    assert report.cost is not None
+    assert report.cost.total == pytest.approx(0.7, abs=1e-3)  # with theirs
+    assert report.cost.per_1000_rows == pytest.approx(10, abs=0.1)
 
 
 def test_killed_try_counts_as_far_as_it_kept_its_cost(job: SliceJob, clock: Clock) -> None:

@@ -226,6 +226,16 @@ def test_label_that_no_answer_has_is_known_to_be_none(job: SliceJob) -> None:
     assert cluster.answered == 3
 
 
+def test_labels_that_postprocess_made_numbers_have_no_shares_that_are_known(job: SliceJob) -> None:
+    gates = [{"of": "top_label", "max": 0.9}, {"of": "label:x", "max": 0.1}]
+    made = changed(job, choices=["x", "y"], postprocess=f"{__name__}:as_number")
+    assert [one.verdict for one in run_in_process(with_gates(made, *gates)).gates or ()] == ["unknown"] * 2
+
+
+def as_number(row: dict[str, Any]) -> dict[str, int]:
+    return {"answer": len(row["answer"])}
+
+
 def publish_days(job: SliceJob, days: range) -> None:
     for day in days:
         run_in_process(changed(job, slice_key=f"2026-01-{day:02}"))

@@ -59,7 +59,10 @@ def test_figure_is_judged_by_its_limits(
         ({"of": "rows", "min": 0.5}, facts(40), [100, 80, 120], ("failed", 0.4)),
         ({"of": "rows", "max": 2}, facts(150), [100, 80, 120], ("passed", 1.5)),
         ({"of": "rows", "max": 2}, facts(150), [100, 80], ("unknown", None)),
-        ({"of": "rows", "max": 2}, facts(150), [0, 0, 0], ("unknown", None)),
+        ({"of": "rows", "max": 2}, facts(150), [0, 0, 0], ("failed", None)),
+        ({"of": "rows", "max": 2, "then": "warn"}, facts(150), [0, 0, 9], ("warned", None)),
+        ({"of": "rows", "min": 2}, facts(150), [0, 0, 0], ("passed", None)),
+        ({"of": "rows", "max": 2}, facts(0), [0, 0, 0], ("passed", 1)),
     ],
 )
 def test_rows_are_compared_with_the_median_of_slices_before(
@@ -97,7 +100,19 @@ def test_labels_moved_by_their_total_variation() -> None:
     gate = {"of": "labels", "max": 0.2, "against": 3}
     assert verdict(gate, facts(labels={"x": 98, "y": 2}), *before) == ("failed", 0.33)
     assert verdict(gate, facts(labels={"x": 60, "y": 35, "z": 5}), *before) == ("passed", 0.05)
-    assert verdict(gate, facts(labels={"z": 1}), *before) == ("failed", 1.0)
+    assert verdict(gate, facts(1, labels={"z": 1}), *before) == ("failed", 1.0)
+
+
+def test_labels_of_rows_with_several_moved_though_their_proportions_stay() -> None:
+    before = [facts(labels={"x": 80, "y": 80})] * 3
+    gate = {"of": "labels", "max": 0.2, "against": 3}
+    assert verdict(gate, facts(labels={"x": 80, "y": 70}), *before) == ("passed", pytest.approx(0.05))
+    assert verdict(gate, facts(labels={"x": 40, "y": 40}), *before) == ("failed", pytest.approx(0.4))
+    assert verdict(gate, facts(labels=dict.fromkeys("abc", 100)), *before) == ("failed", 1.0)
+    none = Facts.of_commit({"report": {"counts": {"planned": 9, "succeeded": 9}}, "labels": {}})
+    assert verdict(gate, none, *before) == ("failed", pytest.approx(0.8))
+    assert verdict(gate, none, none, none, none) == ("unknown", None)
+    assert verdict(gate, facts(0), *before) == ("unknown", None)
 
 
 def spread(*values: float) -> Facts:
@@ -168,6 +183,11 @@ def test_label_that_a_full_report_does_not_name_may_have_any_share() -> None:
 def test_verdict_says_value_and_limit(gate: dict[str, Any], now: Facts, says: str) -> None:
     one = judge(Gate(**gate), now, [])
     assert str(one) == says
+
+
+def test_ratio_to_nothing_is_told_as_the_figure() -> None:
+    one = judge(Gate(of="rows", max=2, against=3), facts(1500), [facts(0)] * 3)
+    assert str(one) == "rows against 3 slice(s) is 1,500, and their median 0"
 
 
 def golden(accuracy: float, of: str = "a") -> Facts:

@@ -24,6 +24,8 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SliceJob:
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "own_checks.py").write_text(
         """
+import numpy as np
+
 def rows(answers):
     assert "answer" in answers.schema.names
     return answers.count_rows()
@@ -39,6 +41,12 @@ def nan(answers):
 
 def true(answers):
     return True
+
+def large(answers):
+    return 10**400
+
+def numpy_rows(answers):
+    return np.int64(answers.count_rows())
 """
     )
     monkeypatch.syspath_prepend(str(tmp_path / "code"))
@@ -71,6 +79,11 @@ def test_number_of_a_function_is_judged_as_another_figure(job: SliceJob) -> None
     assert cluster.answered == 4
 
 
+def test_number_of_numpy_is_one(job: SliceJob) -> None:
+    with pytest.raises(SliceError, match=r"own_checks:numpy_rows is 3, above max 2"):
+        run_in_process(asking(job, "numpy_rows", max=2))
+
+
 def test_function_is_asked_again_of_what_was_staged(job: SliceJob) -> None:
     cluster = InProcess()
     held = run_in_process(asking(job, "rows", then="hold"), cluster)
@@ -96,6 +109,7 @@ def test_its_change_is_a_ratio_to_what_it_said_of_slices_before(job: SliceJob, t
         ("text", "returned a str, which is no finite number"),
         ("nan", "returned a float, which is no finite number"),
         ("true", "returned a bool, which is no finite number"),
+        ("large", "returned a int, which is no finite number"),
     ],
 )
 def test_function_that_says_no_number_publishes_nothing(job: SliceJob, function: str, says: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.probes import Confusion
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import EngineGivenUpError
+from airflow_provider_raydatallm.processor.probes import golden
 from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
@@ -213,6 +216,24 @@ def test_labels_have_confusions(job: SliceJob) -> None:
     ]
 
 
+def test_long_label_that_is_right_is_no_confusion(job: SliceJob) -> None:
+    x = "x" * 101
+    path = write(job, [{"name": "a", "answer": x}, {"name": "b", "answer": "y"}])
+    golden = run_in_process(changed(labels_job(job, path), choices=[x, "y"])).golden
+    assert golden is not None
+    assert golden.confusion == (Confusion(expected="y", answered=x[:100], rows=1),)
+
+
+def test_labels_of_golden_rows_that_all_fail_have_confusions(job: SliceJob) -> None:
+    def answer(batch: pa.Table) -> pa.Table:
+        return answer_with(text="no label" if "known" in str(batch["__request"]) else "x")(batch)
+
+    path = write(job, [{"name": "known", "answer": "x"}])
+    golden = run_in_process(labels_job(job, path), InProcess(answer=answer)).golden
+    assert golden is not None
+    assert (golden.accuracy, golden.confusion) == (0, (Confusion(expected="x", rows=1),))
+
+
 def numbers(of: Callable[[str], list[float]]) -> Callable[[pa.Table], pa.Table]:
     def answer(batch: pa.Table) -> pa.Table:
         answers = answer_with(text=None)(batch)
@@ -260,6 +281,50 @@ def test_texts_of_a_csv_file_are_compared_as_what_the_answers_are(job: SliceJob)
     assert '"n": 3.0' in cluster.texts[3]
     assert report.golden is not None
     assert (report.golden.columns, report.golden.correct, report.golden.rows) == (("n", "ok"), 1, 4)
+
+
+@pytest.mark.parametrize("name", ["golden.jsonl", "golden.parquet"])
+def test_numbers_are_written_into_requests_as_the_slices_are(job: SliceJob, name: str) -> None:
+    numbers = {"whole": [2.0], "exact": [Decimal("1.50")], "count": [7]}
+    pq.write_table(pa.table(numbers), f"{job.input_path}/a.parquet")
+    path = write(job, [{"whole": 2, "exact": 1.5, "count": 7, "answer": "2.0 1.50 7"}], name)
+    if name.endswith("parquet"):
+        pq.write_table(
+            pa.table({"whole": [2], "exact": [1.5], "count": [7.0], "answer": ["2.0 1.50 7"]}), path
+        )
+    golden = run_in_process(with_golden(job, path, prompt="{whole} {exact} {count}")).golden
+    assert golden is not None
+    assert golden.accuracy == 1
+
+
+@pytest.mark.parametrize(
+    ("known", "answered", "is_right"),
+    [
+        ('{"n": 1.0, "ok": true}', '{"ok":true,"n":1}', True),
+        ('{"n": 1, "ok": 1}', '{"n": 1, "ok": true}', False),
+        ('{"n": 9007199254740993, "ok": 0}', '{"n": 9007199254740992, "ok": 0}', False),
+        ("[" * 9000, "[" * 9000, True),
+        (['{"n": 1}', "{}"], ['{"n":1}', "{ }"], True),
+        (['{"n": 1}'], ['{"n":1}', '{"n":1}'], False),
+        (float("nan"), float("nan"), True),
+        (float("nan"), 1.0, False),
+    ],
+)
+def test_answers_in_json_are_equal_where_their_values_are(known: Any, answered: Any, is_right: bool) -> None:
+    [one] = golden._are_equal(pa.chunked_array([[known]]), pa.chunked_array([[answered]]), "json")
+    assert one is is_right
+
+
+def test_labels_that_postprocess_made_numbers_are_compared_as_these(job: SliceJob) -> None:
+    path = write(job, [{"name": "a", "answer": 1}, {"name": "b", "answer": 2}])
+    made = changed(labels_job(job, path), postprocess="tests.unit.processor.probes.test_golden:as_number")
+    golden = run_in_process(made).golden
+    assert golden is not None
+    assert (golden.accuracy, golden.confusion) == (0.5, (Confusion(expected="2", answered="1", rows=1),))
+
+
+def as_number(row: dict[str, Any]) -> Any:
+    return {"answer": len(row["answer"])}
 
 
 def test_columns_that_only_answers_tell(job: SliceJob) -> None:
@@ -335,6 +400,29 @@ def test_answers_that_are_published_anew_keep_their_golden_figures(job: SliceJob
     told = run_in_process(other, cluster).golden
     assert told is not None
     assert (told.accuracy, cluster.texts) == (1, [row["name"] for row in GOLDEN[:2]])
+
+
+@pytest.mark.parametrize("policy", ["force", "recompute", "extend"])
+def test_answers_of_a_run_that_died_are_judged_by_golden_rows_of_their_own(
+    job: SliceJob, policy: str, tmp_path: Path
+) -> None:
+    """And not by the figures of the published version, whose answers they are not."""
+    job = with_golden(job, write(job, GOLDEN[:2]), quality__gates=[{"of": "golden", "min": 0.9}])
+    assert run_in_process(job).outcome == "published"
+    cluster = Asks(answer=answer_with(text="garbage"))
+    cluster.ends_at = "known"
+    if policy != "force":
+        pq.write_table(pa.table({"name": ["new"]}), tmp_path / "in" / "b.parquet")
+    again = changed(job, rerun={"force": True} if policy == "force" else {"on_input_change": policy})
+    with pytest.raises(KeyboardInterrupt):
+        run_in_process(again, cluster)
+    cluster.ends_at = None
+    cluster.texts.clear()
+    plan = plan_run(again, None)
+    assert (plan.missing_rows, plan.probes) == (0, {"golden": (2, 2)})
+    with pytest.raises(SliceError, match="golden is 0, below min"):
+        run_in_process(again, cluster)
+    assert cluster.texts == ["known", "known, too"]
 
 
 def test_held_slice_is_judged_by_the_golden_rows_of_now(job: SliceJob) -> None:

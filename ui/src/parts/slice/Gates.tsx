@@ -32,7 +32,7 @@ export function Gates({ verdicts }: { verdicts: GateVerdict[] | null }) {
                 <Table.Cell>
                   <Plain>{of}</Plain>
                 </Table.Cell>
-                <Table.Cell>{value === null ? "not known" : short(value)}</Table.Cell>
+                <Table.Cell>{value === null ? none(verdict) : short(value)}</Table.Cell>
                 <Table.Cell>{limits(min, max)}</Table.Cell>
                 <Table.Cell>{slices ?? ""}</Table.Cell>
                 <Table.Cell>{WORDS[verdict]}</Table.Cell>
@@ -43,6 +43,10 @@ export function Gates({ verdicts }: { verdicts: GateVerdict[] | null }) {
       </Table.ScrollArea>
     </Section>
   );
+}
+
+function none(verdict: GateVerdict["verdict"]): string {
+  return verdict === "warned" ? "beside a median of 0" : "not known";
 }
 
 function limits(min: number | null, max: number | null): string {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.contract.slice_paths import SLICE
 from airflow_provider_raydatallm.processor.commands.command import Commands, IncompleteError, days
 from airflow_provider_raydatallm.processor.commands.printing import (
@@ -126,7 +127,14 @@ def _figures(entry: Mapping[str, Any]) -> str:
 def staged_text(staged: Mapping[str, Any]) -> str:
     """An entry of `staged_listing`, in one line."""
     known = "" if staged["fingerprint"] is None else f"  {cell_text(staged['staged_at'])}  {_figures(staged)}"
-    return f"staged {staged['staged']}{known}" + (f": {staged['problem']}" if staged["problem"] else "")
+    why = why_held(staged)
+    return f"staged {staged['staged']}{known}" + (f": {why}" if why else "")
+
+
+def why_held(staged: Mapping[str, Any]) -> str:
+    """Why an entry of `staged_listing` waits for a person, or can no longer be published."""
+    gates = "; ".join(str(GateVerdict.model_validate(gate)) for gate in staged["held_by"] or ())
+    return "; ".join(filter(None, [gates and f"held, as {cell_text(gates)}", staged["problem"]]))
 
 
 def _commit(args: argparse.Namespace) -> int:

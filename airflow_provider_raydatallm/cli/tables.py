@@ -58,7 +58,7 @@ def add_commands(commands: Commands) -> None:
         commands,
         "slices",
         partial(_run, _slices),
-        "list the slices of a table, or of several: what is published of each, what its run does, and why one failed",
+        "list the slices of tables: what is published of each, what its run does, and why one failed",
         takes_several=True,
     )
     slices.add_argument(

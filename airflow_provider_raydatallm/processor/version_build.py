@@ -268,6 +268,8 @@ class VersionBuild:
         if self.checkpoint.base is not None:
             assert self.base is not None
             carry_over_rows(self.checkpoint, self.folders, self.base, self.plan, lease.epoch)
+        if self.inference is not None and self.checkpoint.is_asked_again():
+            self.inference.engine.take_no_earlier_answers()
         with ProgressReporter(self.job, self.folders.metadata, lease, self.progress) as reporter:
             meter: Meter | None = None
             spending = Spending(self.job, self.checkpoint, lease)

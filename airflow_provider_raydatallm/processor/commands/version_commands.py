@@ -48,6 +48,12 @@ def add_version_commands(commands: Commands) -> None:
         command.add_argument(
             "staged", metavar="NAME", nargs="?", help="as `versions` lists it; by default the only one"
         )
+    discard.add_argument(
+        "--again",
+        metavar="CONDITION",
+        help="have the next run ask its rows again where this holds, in SQL over the published columns, such "
+        'as "answer IS NULL"; without it, none',
+    )
     restore = add_slice_command(commands, "restore", _restore, "publish a kept version of a slice again")
     restore.add_argument(
         "version", type=_version_number, metavar="VERSION", help="its number, as `versions` lists it"
@@ -150,14 +156,24 @@ def _commit(args: argparse.Namespace) -> int:
 
 
 def _discard(args: argparse.Namespace) -> int:
+    name, again = _discarded(args)
+    if args.json:
+        print_json({"discarded": name, "asked_again": again})
+    else:
+        others = f"; the next run asks {again:,} of its rows again, and the others are kept"
+        say(f"{name} is discarded{others if again else '; its finished rows are kept'}")
+    return 0
+
+
+def _discarded(args: argparse.Namespace) -> tuple[str, int]:
+    """Returns its name, and how many rows are asked again."""
     from airflow_provider_raydatallm.processor.publish.staged_commands import discard_for_people
 
-    name = discard_for_people(slice_address(args), args.staged)
-    if args.json:
-        print_json({"discarded": name})
-    else:
-        say(f"{name} is discarded; its finished rows are kept")
-    return 0
+    if args.again is None:
+        return discard_for_people(slice_address(args), args.staged), 0
+    from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
+
+    return ask_again_for_people(slice_address(args), args.staged, args.again)
 
 
 def _restore(args: argparse.Namespace) -> int:

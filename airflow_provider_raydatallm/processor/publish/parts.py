@@ -48,10 +48,8 @@ from airflow_provider_raydatallm.processor.store.file_names import file_name
 from airflow_provider_raydatallm.processor.store.fragment_reader import (
     FragmentReader,
     last_failures,
-    position,
-    unit_and_offset,
 )
-from airflow_provider_raydatallm.processor.store.ledger import Pieces
+from airflow_provider_raydatallm.processor.store.ledger import Pieces, position, unit_and_offset
 from airflow_provider_raydatallm.processor.store.versions import PublishedFile
 
 #: Input rows that are joined with their answers at once.

@@ -101,6 +101,7 @@ def discard_for_people(of: SliceAddress, name: str | None) -> str:
     check_folders(of)
     folders = SliceFolders.open(of.paths)
     staged = get_staged(folders, name)
+    folders.metadata.remove_file(staged.asked_again)  # of a command that was killed: the last decision counts
     discard(folders, staged)
     return staged.name
 

@@ -268,8 +268,6 @@ class VersionBuild:
         if self.checkpoint.base is not None:
             assert self.base is not None
             carry_over_rows(self.checkpoint, self.folders, self.base, self.plan, lease.epoch)
-        if self.inference is not None and self.checkpoint.is_asked_again():
-            self.inference.engine.take_no_earlier_answers()
         with ProgressReporter(self.job, self.folders.metadata, lease, self.progress) as reporter:
             meter: Meter | None = None
             spending = Spending(self.job, self.checkpoint, lease)
@@ -279,6 +277,8 @@ class VersionBuild:
                 # After the ledger: whoever published meanwhile has removed the fragments that it counts.
                 if self._is_superseded():
                     raise NumberTakenError(f"another run published {self.folders.table.url} meanwhile")
+                if self.inference is not None and state.has_rejected_answers:
+                    self.inference.engine.take_no_earlier_answers()
                 if meter is None:
                     meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing, self._model_work())
                 golden = self.known_golden(not state.is_finished)

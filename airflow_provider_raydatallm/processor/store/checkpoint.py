@@ -30,6 +30,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
 )
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.ledger import (
+    SET_ASIDE,
     Fragments,
     Ledger,
     MissingRows,
@@ -58,6 +59,11 @@ class CheckpointState:
     max_attempts: int
     failed_since: int = 0
     repair: int = 0
+
+    @property
+    def has_rejected_answers(self) -> bool:
+        """Whether a person had some of its rows asked again."""
+        return bool((self.ledger.rows.ranges.units == SET_ASIDE).any())
 
     @property
     def missing(self) -> MissingRows:
@@ -181,10 +187,6 @@ class Checkpoint:
             if staged_of_asked_again(name)
         ]
         return read_ledger(names, units, read_ranges, self.base, retry=retry, asked_again=asked_again)
-
-    def is_asked_again(self) -> bool:
-        """Whether a person had some of its rows asked again."""
-        return any(map(staged_of_asked_again, self.store.names(self.folder)))
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")

@@ -99,7 +99,7 @@ def test_rows_of_a_condition_are_asked_again_and_the_person_then_decides_anew(
     assert answered(table) == ROWS + 2
 
 
-def test_person_looks_at_a_slice_in_the_browser_and_approves_it(
+def test_person_looks_at_a_slice_in_the_browser_has_a_row_answered_again_and_approves_it(
     airflow: Airflow, make_table: Callable[..., Table]
 ) -> None:
     program = browser.chromium()
@@ -113,6 +113,11 @@ def test_person_looks_at_a_slice_in_the_browser_and_approves_it(
         page.get_by_role("button", name="Staged rows").click()
         page.get_by_role("cell", name=f"{DAY} row 0", exact=True).wait_for()
         page.get_by_role("link", name="Approve or reject").click()
+        page.locator("#element_condition").fill("id = 7")
+        page.get_by_role("button", name="Answer again").click()
+        wait_for(lambda: answered(table) == ROWS + 1 or None, LIMIT, "the row to be answered again")
+        airflow.api.wait_asked(task)
+        page.reload()
         page.get_by_role("button", name="Approve").click()
         assert airflow.api.finish(task) == "success"
     assert table.rows_right(DAY)

@@ -27,7 +27,11 @@ from airflow_provider_raydatallm.processor.store.ledger import position, unit_an
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.spans import Spans, count_rows, merge_spans, subtract
-from airflow_provider_raydatallm.processor.store.staged_versions import StagedVersion, StagedVersionError
+from airflow_provider_raydatallm.processor.store.staged_versions import (
+    StagedVersion,
+    StagedVersionError,
+    forget_rejection,
+)
 
 if TYPE_CHECKING:
     import pyarrow.dataset as ds
@@ -52,7 +56,7 @@ def ask_again_for_people(of: SliceAddress, name: str | None, condition: str) -> 
     try:
         discard(folders, staged)
     except StagedVersionError:  # somebody published it meanwhile
-        folders.metadata.remove_file(staged.asked_again)
+        forget_rejection(folders.metadata, staged)
         raise
     return staged.name, sum(map(count_rows, rows.values()))
 

@@ -24,6 +24,7 @@ from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolde
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
+    forget_rejection,
     read_staged,
     staged_names,
 )
@@ -101,7 +102,7 @@ def discard_for_people(of: SliceAddress, name: str | None) -> str:
     check_folders(of)
     folders = SliceFolders.open(of.paths)
     staged = get_staged(folders, name)
-    folders.metadata.remove_file(staged.asked_again)  # of a command that was killed: the last decision counts
+    forget_rejection(folders.metadata, staged)  # of a command that was killed: the last decision counts
     discard(folders, staged)
     return staged.name
 

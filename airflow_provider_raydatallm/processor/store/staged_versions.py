@@ -305,6 +305,12 @@ def is_rejected(metadata: Store, staged: StagedVersion) -> bool:
     return name in metadata.names(folder)
 
 
+def forget_rejection(metadata: Store, staged: StagedVersion) -> None:
+    """Has none of its rows asked again."""
+    metadata.remove_file(staged.asked_again)
+    metadata.remove_empty(staged.asked_again.rpartition("/")[0])
+
+
 def remove_document(metadata: Store, name: str) -> None:
     metadata.remove_file(document_name(name))
     metadata.remove_empty(STAGED_VERSIONS)

@@ -259,6 +259,7 @@ def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: p
     monkeypatch.setattr(ask_again, "put_asked_again", publish_first)
     with pytest.raises(SliceError, match="was published"):
         ask_again_for_people(job.address, name, CUT)
+    assert [*Path(job.paths.metadata).glob("checkpoint/*")] == []
     assert run(job, cluster).outcome == "unchanged"
     assert published(job) == expected(lambda n: False)
 

@@ -264,6 +264,20 @@ def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: p
     assert published(job) == expected(lambda n: False)
 
 
+def test_golden_rows_are_not_asked_again(job: SliceJob, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [100, 101], "answer": ["100, asked 1", "?"]}), tmp_path / "golden.parquet")
+    model = Model()
+    cluster = InProcess(answer=model)
+    with_golden = changed(job, quality__golden={"path": f"{tmp_path}/golden.parquet"})
+    ask_again_for_people(job.address, held(with_golden, cluster), CUT)
+    model.cuts = lambda n: False
+    report = run(with_golden, cluster)
+    assert (report.outcome, cluster.answered) == ("published", N + 2 + 12)
+    assert report.golden is not None
+    assert report.golden.correct == 1
+    assert model.asked[100] == 1
+
+
 def test_rows_that_fail_now_are_in_quarantine_and_attempts_count_anew(job: SliceJob) -> None:
     model = Model()
     cluster = InProcess(answer=model)

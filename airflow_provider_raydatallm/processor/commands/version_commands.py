@@ -156,24 +156,23 @@ def _commit(args: argparse.Namespace) -> int:
 
 
 def _discard(args: argparse.Namespace) -> int:
-    name, again = _discarded(args)
-    if args.json:
-        print_json({"discarded": name, "asked_again": again})
-    else:
-        others = f"; the next run asks {again:,} of its rows again, and the others are kept"
-        say(f"{name} is discarded{others if again else '; its finished rows are kept'}")
-    return 0
-
-
-def _discarded(args: argparse.Namespace) -> tuple[str, int]:
-    """Returns its name, and how many rows are asked again."""
     from airflow_provider_raydatallm.processor.publish.staged_commands import discard_for_people
 
+    result: dict[str, Any]
     if args.again is None:
-        return discard_for_people(slice_address(args), args.staged), 0
-    from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
+        name = discard_for_people(slice_address(args), args.staged)
+        result, kept = {"discarded": name}, "its finished rows are kept"
+    else:
+        from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
 
-    return ask_again_for_people(slice_address(args), args.staged, args.again)
+        name, rows = ask_again_for_people(slice_address(args), args.staged, args.again)
+        result = {"discarded": name, "asked_again": rows}
+        kept = f"the next run asks {rows:,} of its rows again, and the others are kept"
+    if args.json:
+        print_json(result)
+    else:
+        say(f"{name} is discarded; {kept}")
+    return 0
 
 
 def _restore(args: argparse.Namespace) -> int:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text, result_lines
 from airflow_provider_raydatallm.processor.commands.printing import cell_text, failure_lines, number_text
-from airflow_provider_raydatallm.processor.commands.version_commands import staged_text
+from airflow_provider_raydatallm.processor.commands.version_commands import staged_text, why_held
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.contract.result.report import Report
     from airflow_provider_raydatallm.processor.store.versions import Version
     from airflow_provider_raydatallm.processor.tables.slice_state import SliceState
 
+HELD_TITLES = ("slice", "waits since", "staged", "why")
 STATE_TITLES = ("slice", "state", "rows", "quarantined", "rows/s", "tokens", "version", "published")
 
 
@@ -26,6 +27,27 @@ def state_json(state: SliceState) -> dict[str, Any]:
         "report": None if state.report is None else state.report.model_dump(mode="json"),
         "failure": None if failure is None else failure.to_json(),
     }
+
+
+def held_json(state: SliceState) -> list[dict[str, Any]]:
+    """What of a slice waits for a person, or cannot be read: then it may."""
+    if state.failure is not None and not state.staged:
+        return [{"key": state.key, "staged": None, "failure": state.failure.to_json()}]
+    return [
+        {"key": state.key, **staged}
+        for staged in state.staged
+        if staged["held_by"] is not None or staged["fingerprint"] is None
+    ]
+
+
+def held_cells(state: SliceState) -> list[tuple[str, ...]]:
+    """As `held_json`."""
+    if state.failure is not None and not state.staged:
+        return [state_cells(state)]
+    return [
+        (cell_text(state.key), cell_text(one["staged_at"] or "-"), cell_text(one["staged"]), why_held(one))
+        for one in held_json(state)
+    ]
 
 
 def state_cells(state: SliceState) -> tuple[str, ...]:

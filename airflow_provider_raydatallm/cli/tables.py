@@ -5,15 +5,18 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 from airflow_provider_raydatallm.cli.slice_text import (
+    HELD_TITLES,
     STATE_TITLES,
     as_table,
+    held_cells,
+    held_json,
     state_cells,
     state_json,
     state_lines,
@@ -40,6 +43,7 @@ from airflow_provider_raydatallm.processor.commands.table_argument import (
 )
 
 if TYPE_CHECKING:
+    from airflow_provider_raydatallm.contract.result.failure import Failure
     from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
     from airflow_provider_raydatallm.processor.store.versions import Version
     from airflow_provider_raydatallm.processor.tables.slice_state import SliceState
@@ -50,11 +54,15 @@ _MOST_FAILED_LOOKS = 5
 
 
 def add_commands(commands: Commands) -> None:
-    add_table_command(
+    slices = add_table_command(
         commands,
         "slices",
         partial(_run, _slices),
-        "list the slices of a table: what is published of each, what its run does, and why one failed",
+        "list the slices of tables: what is published of each, what its run does, and why one failed",
+        takes_several=True,
+    )
+    slices.add_argument(
+        "--held", action="store_true", help="only those that wait for a person: since when, and why"
     )
     add_slice_command(
         commands,
@@ -109,14 +117,39 @@ def _run(command: Command, args: argparse.Namespace) -> int:
 def _slices(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.tables.listing import nothing_in
 
-    states = _read_table(args)
-    if not states:
-        raise nothing_in(args.output, args.metadata_path)
+    found: list[tuple[str, SliceState]] = []
+    problems: list[Failure] = []
+    for table in args.tables:
+        try:
+            states = _read_table(table)
+            if not states:
+                raise nothing_in(table.output, table.metadata_path)
+        except SliceError as e:  # of this table alone
+            problems.append(e.failure)
+            continue
+        found += [(table.output, state) for state in states]
+    of_state = held_json if args.held else lambda state: [state_json(state)]
+    result = [{"output": output, **entry} for output, state in found for entry in of_state(state)]
+    if problems:
+        first, *others = problems
+        complain(*(f"error: {other.text}" for other in others))
+    if not args.json and (result or not problems):
+        say(*_slice_lines(args, found))
+    if problems:
+        raise IncompleteError(first, {"slices": result} if result else {})
     if args.json:
-        print_json([state_json(state) for state in states])
-    else:
-        say(*as_table([STATE_TITLES, *map(state_cells, states)]))
+        print_json(result)
     return 0
+
+
+def _slice_lines(args: argparse.Namespace, found: Sequence[tuple[str, SliceState]]) -> list[str]:
+    titles = HELD_TITLES if args.held else STATE_TITLES
+    of_state = held_cells if args.held else lambda state: [state_cells(state)]
+    rows = [(cell_text(output), *cells) for output, state in found for cells in of_state(state)]
+    if not rows:
+        return ["no slice waits for a person"]
+    first = 0 if len(args.tables) > 1 else 1
+    return as_table([row[first:] for row in [("table", *titles), *rows]])
 
 
 def _show(args: argparse.Namespace) -> int:

@@ -239,7 +239,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             waiting = hold.HeldSlice.from_kwargs(held)
             self._name_mapped_task(context, waiting.job)
             decision = hold.Decision.of(event, waiting.hold)
-            self.log.info("%s by %s", "Approved" if decision.is_approval else "Rejected", decision.by)
+            self.log.info("%s", decision)
             if decision.is_approval:
                 tracker.note_approval(waiting.staged)
             return self._carry_out(context, tracker, waiting, decision)
@@ -253,8 +253,12 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             raise error_of(e.failure) from e
         ref = None
         if done is False:
-            self.log.info("The cluster does it: %s is out of reach here", plain_text(held.job.slice_path))
+            if not decision.again:
+                place = plain_text(held.job.slice_path)
+                self.log.info("The cluster does it: %s is out of reach here", place)
             done, ref = self._decide_on_cluster(tracker, held, decision)
+        if decision.again:
+            return self._submit(context, tracker)
         if not isinstance(done, Report):
             raise hold.rejection(held, decision)
         return self._succeed(context, tracker, held.job, ref, done)
@@ -263,13 +267,13 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         self, tracker: JobTracker, held: hold.HeldSlice, decision: hold.Decision
     ) -> tuple[Report | bool, JobRef]:
         for _ in range(_DECISION_JOBS):
-            ref = tracker.submit_decision(held.job, held.staged, is_approval=decision.is_approval)
+            ref = tracker.submit_decision(held.job, held.staged, decision.words)
             verdict = _run_async(self._wait_unless_killed(ref, tracker))
             if isinstance(verdict, job_verdict.Finished):
                 return Report.model_validate(verdict.report), ref
             if isinstance(verdict, job_verdict.Failed):
                 self._job_says_why = True
-                raise error_of(verdict.failure)
+                raise error_of(hold.with_advice(verdict.failure, decision))
             if not decision.is_approval:  # what may be left of it waits for nobody
                 return True, ref
         raise RayLLMJobError(

@@ -16,7 +16,7 @@ from airflow_provider_raydatallm.processor.store.checkpoint import (
     plan_document,
 )
 from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, input_of_plan
-from airflow_provider_raydatallm.processor.store.ledger import answered_in_name
+from airflow_provider_raydatallm.processor.store.ledger import SET_ASIDE, answered_in_name
 from airflow_provider_raydatallm.processor.version_build import VersionBuild
 
 
@@ -68,7 +68,7 @@ def find_earlier(build: VersionBuild, state: CheckpointState) -> tuple[EarlierAn
         answered=found.answered + taken_over.answered,
         quarantined=found.quarantined + taken_over.quarantined,
         asked_again=found.asked_again + taken_over.asked_again,
-        not_kept=(*_of_changed_input(state), *_of_other_questions(build)),
+        not_kept=(*_of_this_question(state), *_of_other_questions(build)),
     )
     return found, max(0, state.rows_missing - taken_over.answered - taken_over.quarantined)
 
@@ -95,11 +95,14 @@ def _taken_over(build: VersionBuild) -> EarlierAnswers:
     )
 
 
-def _of_changed_input(state: CheckpointState) -> Iterator[NotKept]:
+def _of_this_question(state: CheckpointState) -> Iterator[NotKept]:
     ranges = state.ledger.rows.ranges
-    is_gone = ranges.units < 0
-    if rows := int((ranges.stops - ranges.starts)[is_gone].sum()):
-        yield NotKept(rows, "their files changed or are gone, or requests read other columns of them now")
+    for unit, why in (
+        (-1, "their files changed or are gone, or requests read other columns of them now"),
+        (SET_ASIDE, "a person rejected them, to have these rows asked again"),
+    ):
+        if rows := int((ranges.stops - ranges.starts)[ranges.units == unit].sum()):
+            yield NotKept(rows, why)
 
 
 def _of_other_questions(build: VersionBuild) -> Iterator[NotKept]:

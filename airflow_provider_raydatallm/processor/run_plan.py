@@ -90,7 +90,7 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
         return RunPlan(job, cluster, report=report)
     state = build.load_state()
     earlier, rows = find_earlier(build, state)
-    known = build.known_figures(are_taken_over=not rows)
+    known = build.known_figures(are_taken_over=not rows and state.is_taken_over)
     asked = {probe.name: build.load_probe_state(probe) for probe in build.probes if probe.name not in known}
     probes = {name: (state.rows_asked, state.rows_missing) for name, state in asked.items()}
     findings = _quarantine_findings(build, state)

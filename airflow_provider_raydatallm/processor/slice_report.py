@@ -51,12 +51,17 @@ def published_report(
     def totals_of(section: Section) -> dict[str, int | None]:
         return {c.report_field: total(c) for c in counters_of(section)}
 
+    repaired: int | None = totals.repaired
+    if carried_over is not None:
+        before = carried_over["counts"].get("repaired")
+        repaired = None if before is None else before + totals.repaired
     counts = Counts(
         planned=planned_rows,
         succeeded=totals.rows,
         resumed=meter.resumed_rows,
         quarantined=totals.quarantined,
         invalid_output=totals.invalid,
+        repaired=repaired,
         **totals_of("counts"),
     )
     sections = (

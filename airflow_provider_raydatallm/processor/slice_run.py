@@ -36,6 +36,7 @@ from airflow_provider_raydatallm.processor.input.types.codec import schema_to_js
 from airflow_provider_raydatallm.processor.load_function import load_function
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, diagnose_run, is_recorded
 from airflow_provider_raydatallm.processor.probes.find import find_probes
+from airflow_provider_raydatallm.processor.publish.commit import discard
 from airflow_provider_raydatallm.processor.publish.slice_checks import find_published
 from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.request.answers.parsers import open_parser
@@ -51,7 +52,9 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
     KEEP_DAYS,
     MOST_DAYS,
     StagedVersion,
+    StagedVersionError,
     find_staged,
+    is_rejected,
 )
 from airflow_provider_raydatallm.processor.store.table_columns import TableColumns
 from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, Version
@@ -221,6 +224,12 @@ def inspect_slice(
         instant=job.slice_instant,
         follows=base,
     )
+    if staged is not None and is_rejected(folders.metadata, staged):
+        if not read_only:  # for who rejected it, and was killed
+            with contextlib.suppress(StagedVersionError):  # published: then it is found there
+                discard(folders, staged)
+            return inspect_slice(job, folders, last_seen_version, earlier_build, progress)
+        staged = None
     if earlier_build is not None and (earlier_build.plan.input_hash, earlier_build.checkpoint.question) == (
         listing.hash,
         checkpoint.question,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -62,7 +63,7 @@ class JobSubmission:
         hook.call(
             jobs_api.submit(
                 submission_id=submission_id,
-                entrypoint=f"python -m airflow_provider_raydatallm.processor.job {' '.join(words)}",
+                entrypoint=f"python -m airflow_provider_raydatallm.processor.job {shlex.join(words)}",
                 runtime_env=packages.merge_runtime_env(
                     self.runtime_env, py_modules=uris, env_vars={**addresses.environment(), **credentials}
                 ),

@@ -37,6 +37,7 @@ def await_input(
     *,
     ti_id: UUID,
     options: list[str],
+    params: dict[str, Any],
     defaults: list[str] | None,
     timeout: timedelta | None,
     method_name: str,
@@ -53,7 +54,9 @@ def await_input(
     from airflow.sdk.timezone import utcnow
 
     until = None if timeout is None else utcnow() + timeout
-    trigger = HITLTrigger(ti_id=ti_id, options=options, params={}, defaults=defaults, timeout_datetime=until)
+    trigger = HITLTrigger(
+        ti_id=ti_id, options=options, params=params, defaults=defaults, timeout_datetime=until
+    )
     raise TaskDeferred(trigger=trigger, method_name=method_name, kwargs=kwargs)
 
 

@@ -4,15 +4,17 @@ does. Meanwhile there is no job, no cluster and no worker: only the staged versi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import pydantic
+from airflow.sdk import Param
 
 from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.result.errors import StorageError
+from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.hold import Hold
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -25,7 +27,9 @@ if TYPE_CHECKING:
 
     from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 
-APPROVE, REJECT = "Approve", "Reject"
+APPROVE, REJECT, AGAIN = "Approve", "Reject", "Answer again"
+#: Of the question's form.
+_CONDITION = "condition"
 _ASK_AGAIN = "Clear the task: it asks again, and answers no row again"
 
 
@@ -72,10 +76,12 @@ class HeldSlice(Contract):
 class Decision:
     """
     :param by: who decided, for people.
+    :param again: in SQL, which rows of a rejected version are asked again; "" for none.
     """
 
     is_approval: bool
     by: str
+    again: str = ""
 
     @classmethod
     def of(cls, event: Mapping[str, Any], hold: Hold) -> Decision:
@@ -86,7 +92,7 @@ class Decision:
         chosen, user = event.get("chosen_options"), event.get("responded_by_user")
         after = hold.reject_after or hold.approve_after
         is_late = after is not None and event.get("error_type") == "timeout"
-        if chosen not in ([APPROVE], [REJECT]) and not is_late:
+        if chosen not in ([APPROVE], [REJECT], [AGAIN]) and not is_late:
             raise RayLLMInputError(
                 f"Airflow resumed the task without a decision: {event.get('error') or chosen!r:.200}",
                 advice=_ASK_AGAIN,
@@ -101,7 +107,25 @@ class Decision:
                 f"{name} decided, whom quality.hold does not name: it names {', '.join(hold.users)}",
                 advice=_ASK_AGAIN,
             )
-        return cls(chosen == [APPROVE], name)
+        if chosen != [AGAIN]:
+            return cls(chosen == [APPROVE], name)
+        condition = str((event.get("params_input") or {}).get(_CONDITION) or "").strip()
+        if not condition:
+            raise RayLLMInputError(
+                f"{name} chose {AGAIN!r}, and no condition says which rows", advice=_ASK_AGAIN
+            )
+        return cls(False, name, condition)
+
+    @property
+    def words(self) -> list[str]:
+        """Of the command `decide`."""
+        if self.is_approval:
+            return []
+        return [f"--again={self.again}"] if self.again else ["--reject"]
+
+    def __str__(self) -> str:
+        verdict = f"{AGAIN} where {plain_text(self.again)}:" if self.again else "Rejected by"
+        return f"{'Approved by' if self.is_approval else verdict} {self.by}"
 
 
 #: Of an earlier try.
@@ -120,18 +144,20 @@ def ask(context: Context, held: HeldSlice, *, page: str, method_name: str) -> No
     after = hold.reject_after or hold.approve_after
     defaults = None if after is None else [REJECT if hold.reject_after is not None else APPROVE]
     ti: Any = context["ti"]
+    options = [APPROVE, REJECT, AGAIN]
     upsert_hitl_detail(
         ti_id=ti.id,
-        options=[APPROVE, REJECT],
+        options=options,
         subject=f"Publish slice {plain_text(held.job.slice_key)}?",
         body=_body(held, page),
         defaults=defaults,
-        params={},
+        params=_form(),
         assigned_users=[{"id": user, "name": user} for user in hold.users] or None,
     )
     await_input(
         ti_id=ti.id,
-        options=[APPROVE, REJECT],
+        options=options,
+        params=_form(),
         defaults=defaults,
         timeout=None if after is None else timedelta(seconds=after),
         method_name=method_name,
@@ -148,6 +174,8 @@ def decide_here(submission_: JobSubmission, held: HeldSlice, decision: Decision)
     from airflow_provider_raydatallm.processor.publish import staged_commands
 
     job = held.job
+    if decision.again:  # which reads the rows
+        return False
     if submission.uses_another_store(submission_) or not staged_commands.is_in_reach(job, held.staged):
         return False
     try:
@@ -170,6 +198,11 @@ def rejection(held: HeldSlice, decision: Decision) -> RayLLMInputError:
     )
 
 
+def with_advice(failure: Failure, decision: Decision) -> Failure:
+    """What to do when a decision cannot be carried out."""
+    return replace(failure, advice=(*failure.advice, _ASK_AGAIN)) if decision.again else failure
+
+
 def _body(held: HeldSlice, page: str) -> str:
     """In Markdown, and without figures: Airflow shows the first text again when the task asks a second time,
     of another version perhaps."""
@@ -178,8 +211,20 @@ def _body(held: HeldSlice, page: str) -> str:
         f"All rows of slice {_code(job.slice_key)} are answered, and nothing of it is published in "
         f"{_code(job.slice_path)}. [Its page]({page}) shows what the gates say, and the slice beside others."
         f"\n\n**{APPROVE}** publishes it and asks the model nothing. **{REJECT}** publishes nothing; its "
-        "finished rows are kept."
+        f"finished rows are kept. **{AGAIN}** asks the model once more about the rows of the condition below "
+        "only, and comes back here if the gates say so."
     )
+
+
+def _form() -> dict[str, Any]:
+    """What a person may fill in, as Airflow keeps it."""
+    param = Param(
+        None,
+        type=["null", "string"],
+        title="Rows where",
+        description=f"Of '{AGAIN}': a condition in SQL over the published columns, such as answer IS NULL",
+    )
+    return {_CONDITION: param.serialize()}
 
 
 def _code(text: str) -> str:

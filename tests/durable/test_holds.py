@@ -27,11 +27,11 @@ def held(airflow: Airflow, table: Table, dag_id: str) -> tuple[Task, dict[str, A
     return task, airflow.api.wait_asked(task)
 
 
-def answer(airflow: Airflow, task: Task, option: str) -> None:
+def answer(airflow: Airflow, task: Task, option: str, **form: str) -> None:
     """No person is so fast that Airflow still has to hear of the end of the process that asked: it would take
     the try for lost, and try again."""
     time.sleep(EARLIEST_EVENT_SECONDS)
-    airflow.api.answer(task, option)
+    airflow.api.answer(task, option, **form)
 
 
 def answered(table: Table) -> int:
@@ -47,7 +47,7 @@ def test_slice_is_published_once_a_person_has_approved_it_whatever_ends_meanwhil
     assert not table.has_output(DAY)
     wait_for(lambda: not cluster.running(run_id=task.run_id) or None, LIMIT, "the job to end")
     assert question["subject"] == f"Publish slice {DAY}?"
-    assert question["options"] == ["Approve", "Reject"]
+    assert question["options"] == ["Approve", "Reject", "Answer again"]
     assert f"All rows of slice `{DAY}` are answered" in question["body"]
     assert airflow.api.xcom(task, "ray_llm_slice")["gates"][0]["verdict"] == "held"
     for component in ("scheduler", "triggerer", "api_server"):
@@ -82,7 +82,24 @@ def test_rejected_slice_is_not_published_and_asked_about_again_without_a_token(
     assert answered(table) == ROWS
 
 
-def test_person_looks_at_a_slice_in_the_browser_and_approves_it(
+def test_rows_of_a_condition_are_asked_again_and_the_person_then_decides_anew(
+    airflow: Airflow, make_table: Callable[..., Table]
+) -> None:
+    table = make_table(DAY)
+    task, question = held(airflow, table, "reviewed_deferred")
+    assert question["params"]["condition"]["schema"]["title"] == "Rows where"
+    answer(airflow, task, "Answer again", condition=f"name IN ('{DAY} row 0', '{DAY} row 7')")
+    airflow.api.wait_asked(task)
+    assert not table.has_output(DAY)
+    assert answered(table) == ROWS + 2
+    answer(airflow, task, "Approve")
+    assert airflow.api.finish(task) == "success"
+    assert airflow.api.get(task)["try_number"] == 1
+    assert table.rows_right(DAY)
+    assert answered(table) == ROWS + 2
+
+
+def test_person_looks_at_a_slice_in_the_browser_has_a_row_answered_again_and_approves_it(
     airflow: Airflow, make_table: Callable[..., Table]
 ) -> None:
     program = browser.chromium()
@@ -96,6 +113,11 @@ def test_person_looks_at_a_slice_in_the_browser_and_approves_it(
         page.get_by_role("button", name="Staged rows").click()
         page.get_by_role("cell", name=f"{DAY} row 0", exact=True).wait_for()
         page.get_by_role("link", name="Approve or reject").click()
+        page.locator("#element_condition").fill("id = 7")
+        page.get_by_role("button", name="Answer again").click()
+        wait_for(lambda: answered(table) == ROWS + 1 or None, LIMIT, "the row to be answered again")
+        airflow.api.wait_asked(task)
+        page.reload()
         page.get_by_role("button", name="Approve").click()
         assert airflow.api.finish(task) == "success"
     assert table.rows_right(DAY)

@@ -89,6 +89,20 @@ def test_mails_of_a_slice_that_will_be_late_and_then_loses_its_worker(
 
 
 @pytest.mark.long
+def test_deadline_reminds_of_a_slice_that_waits_for_a_person(
+    airflow: Airflow, mails: MailServer, make_table: Callable[..., Table], start_triggerer: Callable[[], None]
+) -> None:
+    table = make_table(DAY, name="unanswered")
+    task = airflow.api.trigger("unanswered", conf={"table": table.name, "slice": DAY})
+    airflow.api.wait_asked(task)
+    start_triggerer()
+    text = mail(mails, "deadline", task)
+    assert f"unanswered.ask: slice {DAY} waits for a person, who decides whether it is published" in text
+    assert f"Gate: rows is {ROWS}, above max 1 (held)" in text
+    assert f"Slice: {airflow.url}/plugin/ray-llm/dags/unanswered/tasks/ask/runs/" in text
+
+
+@pytest.mark.long
 def test_sensor_waits_past_too_few_rows_and_a_killed_triggerer_for_a_slice_of_another_program(
     airflow: Airflow, make_table: Callable[..., Table]
 ) -> None:

@@ -13,9 +13,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
+from airflow.sdk.exceptions import AirflowSkipException
 
 from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError, RayModelNotFoundError
+from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
+from airflow_provider_raydatallm.task import hold
 from demo.customers import LABELS
 from tests.support.certificates import Authority
 from tests.support.endpoint import Endpoint, Trickle, completion, endpoint, error, proxy, text_of
@@ -203,6 +206,39 @@ def test_slice_of_many_rows_goes_through_ray_data(ask: Ask, tmp_path: Path) -> N
     assert (other["counts"]["succeeded"], other["counts"]["cached"]) == (6000, 6000)
     assert len(served.requests) == 6000
     assert [row["answer"] for row in rows_of(other)] == [json.dumps(PROMPT.format(name=n)) for n in names]
+
+
+def test_rows_that_are_asked_again_get_no_answer_of_the_cache_or_of_the_rejected_version(
+    ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request is that of two rows, and is asked once."""
+    asked: Counter[str] = Counter()
+    waiting: list[hold.HeldSlice] = []
+
+    def wait(context: Any, held: hold.HeldSlice, **page: str) -> None:
+        waiting.append(held)
+        raise AirflowSkipException
+
+    monkeypatch.setattr(hold, "ask", wait)
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        asked[text_of(body)] += 1
+        return completion(f"{text_of(body)}, asked {asked[text_of(body)]}")
+
+    names = [f"n{i % 5}" for i in range(10)]
+    with endpoint(respond) as served:
+        given = arguments(served, tmp_path, names, cache=f"{tmp_path}/cache")
+        with pytest.raises(AirflowSkipException):
+            ask(**given, quality={"gates": [{"of": "rows", "then": "hold"}]})
+        [held] = waiting
+        assert ask_again_for_people(held.job.address, held.staged, "name = 'n3'") == (held.staged, 2)
+        result = ask(**given)
+        other = ask(**given, slice_key="2026-02-01")
+    wanted = [f"{PROMPT.format(name=n)}, asked {2 if n == 'n3' else 1}" for n in names]
+    for published in (result, other):  # from now on the cache has the newer answer
+        assert [row["answer"] for row in rows_of(published)] == wanted
+    assert len(served.requests) == 6
+    assert other["counts"]["cached"] == 10
 
 
 @pytest.mark.parametrize(

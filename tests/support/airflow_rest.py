@@ -270,9 +270,10 @@ class RestApi:
 
         return wait_for(look, LIMIT, f"{task} to ask", lambda: self.log(task)[-3000:])
 
-    def answer(self, task: Task, option: str) -> None:
+    def answer(self, task: Task, option: str, **form: str) -> None:
         """As the page of required actions does."""
-        self.call("PATCH", f"{task.path}/{task.map_index}/hitlDetails", json={"chosen_options": [option]})
+        said = {"chosen_options": [option], "params_input": form}
+        self.call("PATCH", f"{task.path}/{task.map_index}/hitlDetails", json=said)
 
     def log(self, task: Task) -> str:
         """All that its tries logged, on workers and triggerers."""

@@ -46,6 +46,7 @@ class _Rows(Contract):
     resumed: int | None = None
     quarantined: int = 0
     invalid_output: int | None = None
+    repaired: int | None = None
 
 
 class Counts(_declared_in("counts"), _Rows):  # type: ignore[misc]

@@ -11,8 +11,9 @@ from airflow_provider_raydatallm.contract.base import Contract
 
 #: Shares of a slice's rows.
 Share = Literal[
-    "quarantined", "invalid_output", "truncated", "degenerate", "shortened", "deduplicated", "cached"
-]
+    "quarantined", "invalid_output", "repaired", "truncated", "degenerate", "shortened", "deduplicated",
+    "cached",
+]  # fmt: skip
 #: Before the label whose share of the rows is meant.
 OF_LABEL = "label:"
 #: Before a column of the answers.

@@ -34,6 +34,8 @@ def add_decide_command(commands: Commands) -> None:
     add_nonce(decide)
     decide.add_argument("--staged", required=True, metavar="NAME", help="as `versions` lists it")
     decide.add_argument("--reject", action="store_true", help="discard it; its finished rows are kept")
+    again = "discard it, and have the next run ask its rows again where this holds, in SQL"
+    decide.add_argument("--again", metavar="CONDITION", help=again)
 
 
 def _decide(args: argparse.Namespace) -> int:
@@ -43,7 +45,12 @@ def _decide(args: argparse.Namespace) -> int:
     )
 
     job = spec_of(args)
-    if args.reject:
+    if args.again is not None:
+        from airflow_provider_raydatallm.processor.ask_again import ask_again_rejected
+
+        ask_again_rejected(job, args.staged, args.again)
+        print_report(None, args)
+    elif args.reject:
         discard_rejected(job, args.staged)
         print_report(None, args)
     else:

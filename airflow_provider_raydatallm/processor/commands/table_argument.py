@@ -14,18 +14,31 @@ from airflow_provider_raydatallm.processor.commands.spec_file import is_spec, lo
 
 
 def add_table_command(
-    commands: Commands, name: str, run: Command, what: str, *, alias: str | None = None
+    commands: Commands,
+    name: str,
+    run: Command,
+    what: str,
+    *,
+    alias: str | None = None,
+    takes_several: bool = False,
 ) -> argparse.ArgumentParser:
-    """Adds a command about a table."""
+    """Adds a command about a table.
+
+    :param takes_several: whether it may be about several. Their arguments are in `tables` then.
+    """
 
     def settled(args: argparse.Namespace) -> int:
-        _settle(args)
+        if takes_several:
+            args.tables = [argparse.Namespace(**{**vars(args), "output": output}) for output in args.output]
+        for table in args.tables if takes_several else [args]:
+            _settle(table)
         return run(args)
 
     command = add_command(commands, name, settled, what, alias=alias)
     command.add_argument(
         "output",
         metavar="OUTPUT",
+        nargs="+" if takes_several else None,
         help="the operator's output_path: the table's folder, or with {slice}; or a spec (a path that ends "
         "in .json, or package:NAME), which names its table and slice",
     )

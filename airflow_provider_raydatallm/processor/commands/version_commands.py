@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.contract.slice_paths import SLICE
 from airflow_provider_raydatallm.processor.commands.command import Commands, IncompleteError, days
 from airflow_provider_raydatallm.processor.commands.printing import (
@@ -47,6 +48,12 @@ def add_version_commands(commands: Commands) -> None:
         command.add_argument(
             "staged", metavar="NAME", nargs="?", help="as `versions` lists it; by default the only one"
         )
+    discard.add_argument(
+        "--again",
+        metavar="CONDITION",
+        help="have the next run ask its rows again where this holds, in SQL over the published columns, such "
+        'as "answer IS NULL"; without it, none',
+    )
     restore = add_slice_command(commands, "restore", _restore, "publish a kept version of a slice again")
     restore.add_argument(
         "version", type=_version_number, metavar="VERSION", help="its number, as `versions` lists it"
@@ -126,7 +133,14 @@ def _figures(entry: Mapping[str, Any]) -> str:
 def staged_text(staged: Mapping[str, Any]) -> str:
     """An entry of `staged_listing`, in one line."""
     known = "" if staged["fingerprint"] is None else f"  {cell_text(staged['staged_at'])}  {_figures(staged)}"
-    return f"staged {staged['staged']}{known}" + (f": {staged['problem']}" if staged["problem"] else "")
+    why = why_held(staged)
+    return f"staged {staged['staged']}{known}" + (f": {why}" if why else "")
+
+
+def why_held(staged: Mapping[str, Any]) -> str:
+    """Why an entry of `staged_listing` waits for a person, or can no longer be published."""
+    gates = "; ".join(str(GateVerdict.model_validate(gate)) for gate in staged["held_by"] or ())
+    return "; ".join(filter(None, [gates and f"held, as {cell_text(gates)}", staged["problem"]]))
 
 
 def _commit(args: argparse.Namespace) -> int:
@@ -144,11 +158,20 @@ def _commit(args: argparse.Namespace) -> int:
 def _discard(args: argparse.Namespace) -> int:
     from airflow_provider_raydatallm.processor.publish.staged_commands import discard_for_people
 
-    name = discard_for_people(slice_address(args), args.staged)
-    if args.json:
-        print_json({"discarded": name})
+    result: dict[str, Any]
+    if args.again is None:
+        name = discard_for_people(slice_address(args), args.staged)
+        result, kept = {"discarded": name}, "its finished rows are kept"
     else:
-        say(f"{name} is discarded; its finished rows are kept")
+        from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
+
+        name, rows = ask_again_for_people(slice_address(args), args.staged, args.again)
+        result = {"discarded": name, "asked_again": rows}
+        kept = f"the next run asks {rows:,} of its rows again, and the others are kept"
+    if args.json:
+        print_json(result)
+    else:
+        say(f"{name} is discarded; {kept}")
     return 0
 
 

@@ -190,6 +190,9 @@ class Engine(ABC):
         """Sets the LoRA adapters that requests name, before it starts."""
         raise SliceError(f"{type(self).__name__} takes no adapters", kind="input")
 
+    def take_no_earlier_answers(self) -> None:  # noqa: B027
+        """Answers all rows itself, whatever it could find of other slices: theirs were rejected."""
+
     def for_suspects(self, rows: int) -> Engine:
         """An engine for so many rows that were in engines when they died: itself, if it records none."""
         return self

@@ -1,8 +1,9 @@
-"""Queries in SQL over a slice's answered rows, run by DuckDB, which can reach nothing else."""
+"""Queries and conditions in SQL over a slice's answered rows, run by DuckDB, which can reach nothing else."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,11 +12,14 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 
 if TYPE_CHECKING:
     import duckdb
+    import numpy as np
     import pyarrow.dataset as ds
 
 MEND = "Mend it and clear the task: the answered rows are kept, and none is asked again"
 #: What a query calls the rows.
 _TABLE = "answers"
+#: A column of the rows' numbers.
+_NUMBER = "__ray_llm_number"
 #: It reads no file, no address and no variable of Python's, and cannot permit itself to. One that takes more
 #: memory ends: it fills neither the node nor its disk.
 _CONFINED: dict[str, str | bool | int | float | list[str]] = {
@@ -50,9 +54,7 @@ def open_query(query: str) -> Callable[[ds.Dataset], Any]:
         raise _no_query(query)
 
     def run(rows: ds.Dataset) -> Any:
-        with duckdb.connect(":memory:", config=_CONFINED) as connection:
-            readable = [column for column in rows.schema if _can_read(connection, column)]
-            connection.register(_TABLE, rows.replace_schema(pa.schema(readable)))
+        with _reading(rows) as connection:
             found = connection.execute(query).fetchmany(2)
             columns = len(connection.description or ())
         if len(found) != 1 or columns != 1:
@@ -65,6 +67,61 @@ def open_query(query: str) -> Callable[[ds.Dataset], Any]:
         return found[0][0]
 
     return run
+
+
+def rows_where(rows: ds.Dataset, condition: str) -> np.ndarray:
+    """Returns the numbers of the rows, from 0, that a condition selects.
+
+    :raises SliceError: when this machine has no DuckDB, or the text is no condition on such rows.
+    """
+    try:
+        import duckdb
+    except ImportError as e:
+        raise SliceError(
+            f"to find the rows where {condition} needs DuckDB, which is not here",
+            kind="input",
+            advice="Install duckdb here, or in the Ray cluster's image where a task does it",
+        ) from e
+    # Rows are numbered as they are read, before any of them is left out.
+    numbered = f"SELECT *, row_number() OVER () - 1 AS {_NUMBER} FROM {_TABLE}"
+    query = f"SELECT {_NUMBER} FROM ({numbered}) AS {_TABLE} WHERE (\n{condition}\n)"
+    try:
+        duckdb.SQLExpression(condition)  # it ends no bracket of the query
+        with _reading(rows.schema.empty_table()) as connection:
+            connection.execute(query)
+    except duckdb.Error as e:
+        raise _no_condition(condition, rows, f": {str(e).splitlines()[0]}") from e
+    try:
+        with _reading(rows) as connection:
+            numbers: np.ndarray = connection.execute(query).fetchnumpy()[_NUMBER]
+    except duckdb.Error as e:
+        raise _no_condition(condition, rows, row_texts=(str(e),)) from e
+    return numbers
+
+
+def _no_condition(
+    condition: str, rows: ds.Dataset, why: str = "", row_texts: Sequence[str] = ()
+) -> SliceError:
+    return SliceError(
+        f"{condition!r} is no condition on the answered rows{why}",
+        kind="input",
+        advice="Write what SQL has after WHERE, such as answer IS NULL, over the columns "
+        + ", ".join(rows.schema.names),
+        row_texts=row_texts,
+    )
+
+
+@contextmanager
+def _reading(rows: ds.Dataset | pa.Table) -> Iterator[duckdb.DuckDBPyConnection]:
+    import duckdb
+
+    with duckdb.connect(":memory:", config=_CONFINED) as connection:
+        readable = pa.schema([column for column in rows.schema if _can_read(connection, column)])
+        is_table = isinstance(rows, pa.Table)
+        connection.register(
+            _TABLE, rows.select(readable.names) if is_table else rows.replace_schema(readable)
+        )
+        yield connection
 
 
 def _can_read(connection: duckdb.DuckDBPyConnection, column: pa.Field) -> bool:

@@ -72,12 +72,12 @@ def carry_over_rows(
     failed_ids = [pa.table([[], []], pa.schema(ROW_ID_FIELDS))]
     try:
         places = open_sink(folders).locate(version)
-        for failed in _quarantined_rows(version, places, index):
+        for failed in quarantined_rows(version, places, index):
             failed_ids.append(failed.select([f.name for f in ROW_ID_FIELDS]))
             failed_as.update(failed.column("error_type").to_pylist())
             for kind, table in by_kind_of_failure(failed):
                 put_fragment(store, checkpoint.folder, kind, table, ids, epoch, version.number)
-        row_ids = _RowIds(old_plan, pa.concat_tables(failed_ids), index)
+        row_ids = RowIds(old_plan, pa.concat_tables(failed_ids), index)
         for table in _published_rows(version, places, old_plan, row_ids):
             agreed.agree(partial(_widen_to_hold, table=table))
             put_fragment(store, checkpoint.folder, "rows", table, ids, epoch, version.number)
@@ -109,7 +109,7 @@ def _widen_to_hold(types: ColumnTypes, *, table: pa.Table) -> ColumnTypes:
     return merge_columns(types, {name: type_of_column(table.column(name)) for name in names})
 
 
-def _quarantined_rows(
+def quarantined_rows(
     version: Version, places: Mapping[PublishedFile, tuple[Store, str]], index: Mapping[str, int]
 ) -> Iterator[pa.Table]:
     """Row ids (by the new plan) and errors, in tables of a fragment's size."""
@@ -132,7 +132,7 @@ def _published_rows(
     version: Version,
     places: Mapping[PublishedFile, tuple[Store, str]],
     old_plan: Plan,
-    row_ids: _RowIds,
+    row_ids: RowIds,
 ) -> Iterator[pa.Table]:
     """Row ids (by the new plan) and answer columns, in tables of a fragment's size."""
     for file in version.files:
@@ -150,7 +150,7 @@ def _published_rows(
                 yield table
 
 
-class _RowIds:
+class RowIds:
     """The row ids of published rows, in their order: those of the plan's rows that have not failed."""
 
     def __init__(self, plan: Plan, failed: pa.Table, index: Mapping[str, int]) -> None:

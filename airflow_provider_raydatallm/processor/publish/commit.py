@@ -44,6 +44,7 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
     document_name,
+    is_rejected,
     read_staged,
     remove_document,
 )
@@ -97,6 +98,7 @@ def commit(
     """
     if known is None:
         _check_slice_of(slice_key, staged)
+        _check_not_rejected(folders, staged)
         _check_epoch(folders, staged)
         _check_files(folders, staged)
     _confirm_columns(folders, slice_key, staged, known, accepts_change=accepts_change)
@@ -130,6 +132,7 @@ def check_waits(
     if not staged.is_held:
         raise UnusableError(f"{staged.name} of {folders.table.url} is not held: it is staged anew")
     _check_slice_of(slice_key, staged)
+    _check_not_rejected(folders, staged)
     _check_epoch(folders, staged)
     _check_files(folders, staged)
     _confirm_columns(folders, slice_key, staged, None, accepts_change=accepts_change, is_published=False)
@@ -264,6 +267,15 @@ def _check_slice_of(slice_key: str, staged: StagedVersion) -> None:
     own = staged.version.body.get("slice_key")
     if own != slice_key:
         raise UnusableError(f"{staged.name} of {staged.table} is of slice {own!r}, and this is {slice_key!r}")
+
+
+def _check_not_rejected(folders: SliceFolders, staged: StagedVersion) -> None:
+    """:raises UnusableError: when somebody had rows of it asked again, and did not come to discard it."""
+    if is_rejected(folders.metadata, staged):
+        raise UnusableError(
+            f"{staged.name} of {folders.table.url} was rejected, to have some of its rows asked again",
+            advice=STAGE_ANEW,
+        )
 
 
 def _check_epoch(folders: SliceFolders, staged: StagedVersion) -> None:

@@ -11,7 +11,7 @@ import hashlib
 import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -39,7 +39,7 @@ from airflow_provider_raydatallm.processor.columns import (
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.publishable import as_published
 from airflow_provider_raydatallm.processor.input.types.convert import empty_table
-from airflow_provider_raydatallm.processor.publish.row_details import RowDetails
+from airflow_provider_raydatallm.processor.publish.row_details import RowDetails, repaired
 from airflow_provider_raydatallm.processor.publish.table_schema import WRITE_OPTIONS
 from airflow_provider_raydatallm.processor.publish.value_counts import count_labels, count_reasons
 from airflow_provider_raydatallm.processor.publish.value_spread import count_spread
@@ -48,10 +48,8 @@ from airflow_provider_raydatallm.processor.store.file_names import file_name
 from airflow_provider_raydatallm.processor.store.fragment_reader import (
     FragmentReader,
     last_failures,
-    position,
-    unit_and_offset,
 )
-from airflow_provider_raydatallm.processor.store.ledger import Pieces
+from airflow_provider_raydatallm.processor.store.ledger import Pieces, position, unit_and_offset
 from airflow_provider_raydatallm.processor.store.versions import PublishedFile
 
 #: Input rows that are joined with their answers at once.
@@ -68,6 +66,7 @@ class Totals:
     rows: int = 0
     quarantined: int = 0
     invalid: int = 0
+    repaired: int = 0
     too_long: int = 0
     counters: dict[str, int | None] = field(
         default_factory=lambda: {c.name: None if c.section == "tokens" else 0 for c in COUNTERS}
@@ -92,6 +91,7 @@ class Totals:
             self.rows + other.rows,
             self.quarantined + other.quarantined,
             self.invalid + other.invalid,
+            self.repaired + other.repaired,
             self.too_long + other.too_long,
             {c.name: c.add(self.counters[c.name], other.counters[c.name]) for c in COUNTERS},
             self.known + other.known,
@@ -213,7 +213,10 @@ def _join_answers(
         yield (
             pa.Table.from_arrays(columns, schema=schema),
             _quarantined(plan, failed_at, failures, failed_inputs, quarantine_schema),
-            _totals(answered, failures, failed_attempts, part),
+            replace(
+                _totals(answered, failures, failed_attempts, part),
+                repaired=int(repaired(answered_at, attempted_at, failed_attempts).sum()),
+            ),
         )
 
 

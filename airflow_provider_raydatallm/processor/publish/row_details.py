@@ -81,12 +81,9 @@ class RowDetails:
         if not self.columns:
             return []
         is_carried = pc.fill_null(answered.column(_CARRIED_OVER.name), False)
-        of_answers = pc.is_in(failed.column("error_type"), pa.array(OF_ANSWERS)).to_numpy(
-            zero_copy_only=False
-        )
         counted = {
             "attempts": _count(failed_at, positions) + 1,
-            "repaired": _count(failed_at[of_answers], positions) > 0,
+            "repaired": repaired(positions, failed_at, failed),
         }
 
         def value(column: pa.Field) -> pa.Array:
@@ -98,6 +95,12 @@ class RowDetails:
             return pc.if_else(is_carried, answered.column(_kept(detail)), found.cast(column.type))
 
         return [value(column) for column in self.columns]
+
+
+def repaired(positions: np.ndarray, failed_at: np.ndarray, failed: pa.Table) -> np.ndarray:
+    """Which of the answered rows had an invalid answer before. See `RowDetails.of`."""
+    of_answers = pc.is_in(failed.column("error_type"), pa.array(OF_ANSWERS)).to_numpy(zero_copy_only=False)
+    return _count(failed_at[of_answers], positions) > 0
 
 
 def _count(failed_at: np.ndarray, positions: np.ndarray) -> np.ndarray:

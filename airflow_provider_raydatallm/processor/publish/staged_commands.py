@@ -24,6 +24,7 @@ from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolde
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
+    forget_rejection,
     read_staged,
     staged_names,
 )
@@ -101,6 +102,7 @@ def discard_for_people(of: SliceAddress, name: str | None) -> str:
     check_folders(of)
     folders = SliceFolders.open(of.paths)
     staged = get_staged(folders, name)
+    forget_rejection(folders.metadata, staged)  # of a command that was killed: the last decision counts
     discard(folders, staged)
     return staged.name
 
@@ -115,7 +117,8 @@ def discard_rejected(job: SliceJob, name: str) -> None:
 
 
 def staged_listing(folders: SliceFolders) -> list[dict[str, Any]]:
-    """What is staged, for people. `problem`: why it cannot be published, where that is known."""
+    """What is staged, for people. `held_by`: what the gates say that leave it to a person; None where it
+    waits for nobody, or cannot be read. `problem`: why it cannot be published, if known."""
     newest = Commits.list(folders.metadata).newest_number()
     found = []
     for name in staged_names(folders.metadata):
@@ -128,6 +131,7 @@ def staged_listing(folders: SliceFolders) -> list[dict[str, Any]]:
                 "quarantined",
                 "model_source",
                 "fingerprint",
+                "held_by",
                 "problem",
             )
         )
@@ -148,6 +152,9 @@ def staged_listing(folders: SliceFolders) -> list[dict[str, Any]]:
             "model_source": body.get("model_source"),
             "fingerprint": staged.version.fingerprint,
         }
+        if staged.is_held:
+            gates = staged.to_report(folders.table.url).gates or ()
+            entry["held_by"] = [gate.model_dump(mode="json") for gate in gates if gate.verdict == "held"]
         if staged.follows != newest:
             entry["problem"] = "another version was published since: it can only be discarded"
         found.append({"version": None, "staged": name, **entry})

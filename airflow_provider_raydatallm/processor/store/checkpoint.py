@@ -19,15 +19,18 @@ from pydantic import ConfigDict, Field, TypeAdapter
 from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.store.asked_again import read_asked_again
 from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
     PLAN_BYTES,
     cost_of_epoch,
     epoch_of_cost,
     input_of_plan,
+    staged_of_asked_again,
 )
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.ledger import (
+    SET_ASIDE,
     Fragments,
     Ledger,
     MissingRows,
@@ -58,6 +61,11 @@ class CheckpointState:
     failed_since: int = 0
     repair: int = 0
     unasked: Fragments | None = None
+
+    @property
+    def has_rejected_answers(self) -> bool:
+        """Whether a person had some of its rows asked again."""
+        return bool((self.ledger.rows.ranges.units == SET_ASIDE).any())
 
     @property
     def missing(self) -> MissingRows:
@@ -184,7 +192,13 @@ class Checkpoint:
                 self.keep_damaged_file(path, e)
                 return None
 
-        return read_ledger(self.store.names(self.folder), units, read_ranges, self.base, retry=retry)
+        names = self.store.names(self.folder)
+        asked_again = [
+            read_asked_again(self.store, f"{self.folder}/{name}", units)
+            for name in names
+            if staged_of_asked_again(name)
+        ]
+        return read_ledger(names, units, read_ranges, self.base, retry=retry, asked_again=asked_again)
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")

@@ -28,6 +28,7 @@ _STAGED_DOCUMENT = re.compile(rf"staged-({NUMBER}-[0-9a-f]{{8}})\.json")
 _STAGED_FOLDER = re.compile(rf"({NUMBER})-[0-9a-f]{{8}}")
 _FILE = re.compile(rf"(part|quarantine)-({NUMBER})-[0-9]{{5,9}}-of-[0-9]{{5,9}}-[0-9a-f]{{8}}\.parquet")
 _CHECKPOINT_PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
+_ASKED_AGAIN = re.compile(rf"again-({NUMBER}-[0-9a-f]{{8}})\.json")
 _COST = re.compile(rf"cost-({NUMBER})\.json")
 _PLAN = re.compile(rf"plans/plan-({NUMBER})-[0-9a-f]{{8}}\.json")
 
@@ -114,6 +115,16 @@ def epoch_of_cost(name: str) -> int | None:
 def plan_of_staged(name: str) -> str:
     """The plan of a version, by the name of its folder of staged files."""
     return f"{PLANS}/plan-{name}.json"
+
+
+def asked_again_of_staged(name: str) -> str:
+    """The file in a checkpoint that says which rows of a staged version are asked again."""
+    return f"again-{name}.json"
+
+
+def staged_of_asked_again(name: str) -> str | None:
+    match = _ASKED_AGAIN.fullmatch(name)
+    return match[1] if match else None
 
 
 def number_of_plan(name: str) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +14,7 @@ from airflow_provider_raydatallm.processor.storage import arrow_files
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store import ledger
 from airflow_provider_raydatallm.processor.store.fragments import parse_ranges
+from airflow_provider_raydatallm.processor.store.ledger import position
 
 
 class FragmentReader:
@@ -124,15 +124,18 @@ class FragmentReader:
         table = arrow_files.decode(content)
         ranges = parse_ranges(table.schema, table.num_rows, self._units)
         lengths = ranges.stops - ranges.starts
-        rows, known = np.cumsum(lengths) - lengths, ranges.units >= 0
+        rows = np.cumsum(lengths) - lengths
         here = slice(*self._first_piece[number : number + 2])
-        expected = self._pieces.ranges[here]
-        for one, other in (
-            (rows[known], self._pieces.rows[here]),
-            *((getattr(ranges, name)[known], getattr(expected, name)) for name in vars(expected)),
-        ):
-            if not np.array_equal(one, other):
-                raise ValueError("it holds other rows than its name says")
+        expected, at = self._pieces.ranges[here], self._pieces.rows[here]
+        # A piece is a range of the file, or the part of one that is left when rows are set aside.
+        of = np.searchsorted(rows, at, "right") - 1
+        is_right = (
+            (ranges.units[of] == expected.units)
+            & (ranges.starts[of] + (at - rows[of]) == expected.starts)
+            & (expected.stops <= ranges.stops[of])
+        )
+        if not is_right.all():
+            raise ValueError("it holds other rows than its name says")
         return table
 
 
@@ -149,15 +152,6 @@ def last_failures(offsets: np.ndarray, failures: pa.Table) -> tuple[np.ndarray, 
     offsets = offsets[order]
     is_last = np.diff(offsets, append=-1) != 0
     return offsets[is_last], failures.take(pa.array(order[is_last]))
-
-
-def position(unit: int | np.ndarray, offset: int | np.ndarray) -> Any:
-    """Orders rows by unit and offset, in 64 bits: `unit_and_offset` is the way back."""
-    return (np.int64(unit) << 32) + offset
-
-
-def unit_and_offset(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    return positions >> 32, positions & (2**32 - 1)
 
 
 def _take(table: pa.Table, rows: np.ndarray) -> pa.Table:

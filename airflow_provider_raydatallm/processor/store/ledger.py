@@ -39,6 +39,8 @@ _NAME = re.compile(
     r"-(?:(?P<unit>[0-9a-f]{16})-(?P<first>\d+)|mixed)-(?P<count>\d+)-e(?P<epoch>\d{6,})"
     r"-(?P<sha>[0-9a-f]{16})\.arrow"
 )
+#: In place of the index of a unit: rows whose answers, and failures, count no more, for they are asked again.
+SET_ASIDE = -2
 #: Fragments that are read at once, that are asked for at once, and by one task of a thread at most.
 _THREADS, _AT_ONCE, _BATCH = 32, 4096, 16
 #: Engine deaths that make the rows which it held suspects.
@@ -49,8 +51,8 @@ _BLOCK_RANGES, _BLOCK_ROWS = 2 << 20, 1 << 30
 
 @dataclass(frozen=True, eq=False)
 class RowRanges:
-    """Ranges of rows as columns of int32: the index of a unit in the plan, -1 for one of another plan, and
-    half-open offsets in it."""
+    """Ranges of rows as columns of int32: the index of a unit in the plan, -1 for one of another plan, or
+    `SET_ASIDE`, and half-open offsets in it."""
 
     units: np.ndarray
     starts: np.ndarray
@@ -61,6 +63,16 @@ class RowRanges:
 
     def __getitem__(self, some: Any) -> RowRanges:
         return RowRanges(self.units[some], self.starts[some], self.stops[some])
+
+
+class AskedRows(NamedTuple):
+    """Rows that are asked again: what runs up to an epoch wrote of them does not count.
+
+    :ivar spans: of positions, as `merge_spans` returns them.
+    """
+
+    last_epoch: int
+    spans: Spans
 
 
 class Pieces(NamedTuple):
@@ -99,6 +111,30 @@ class Fragments:
         ranges = self.ranges[np.repeat(chosen, counts)]
         return Fragments(names, self.epochs[chosen], self.carried[chosen], ranges, np.cumsum(counts[chosen]))
 
+    def set_aside(self, asked: AskedRows) -> Fragments:
+        """These, cut where rows are set aside. Published rows, which are carried, stay."""
+        ranges, edges = self.ranges, asked.spans.ravel()
+        fragments = np.repeat(np.arange(len(self)), np.diff(self.ends, prepend=0))
+        counts_no_more = ((self.epochs <= asked.last_epoch) & ~self.carried)[fragments] & (ranges.units >= 0)
+        starts, stops = (position(ranges.units, offsets) for offsets in (ranges.starts, ranges.stops))
+        first = np.searchsorted(edges, starts, "right")
+        cuts = np.where(counts_no_more, np.searchsorted(edges, stops) - first, 0)
+        of = np.repeat(np.arange(len(ranges)), cuts + 1)  # the range that each piece is of
+        place = np.arange(len(of)) - np.repeat(np.cumsum(cuts + 1) - (cuts + 1), cuts + 1)
+        edges = np.append(edges, 0)  # is indexed, and not taken, where a piece ends as its range does
+        edge = first[of] + place
+        piece_starts = np.where(place > 0, edges[edge - 1], starts[of])
+        piece_stops = np.where(place < cuts[of], edges[edge], stops[of])
+        is_inside = counts_no_more[of] & (
+            np.searchsorted(asked.spans.ravel(), piece_starts, "right") % 2 == 1
+        )
+        cut = RowRanges(
+            np.where(is_inside, SET_ASIDE, ranges.units[of]).astype(np.int32),
+            *(unit_and_offset(column)[1].astype(np.int32) for column in (piece_starts, piece_stops)),
+        )
+        ends = np.cumsum(np.bincount(fragments[of], minlength=len(self)))
+        return Fragments(self.names, self.epochs, self.carried, cut, ends)
+
     def __add__(self, other: Fragments) -> Fragments:
         """Those of both kinds, which are not sorted together."""
         before = self.ends[-1] if len(self) else 0
@@ -116,7 +152,8 @@ class Fragments:
 
         :param units: of the plan.
         """
-        group_of, place = np.full(units + 1, -1, np.int32), np.full(units + 1, -1, np.int32)  # [-1]: no unit
+        # [-1]: no unit; [SET_ASIDE]: rows that do not count
+        group_of, place = np.full(units + 2, -1, np.int32), np.full(units + 2, -1, np.int32)
         for number, group in enumerate(groups):
             group_of[group], place[group] = number, np.arange(len(group))
         group_of_range = group_of[self.ranges.units]
@@ -306,6 +343,15 @@ def _blocks(rows: np.ndarray, block_rows: int) -> Iterator[_Block]:
         first = last
 
 
+def position(unit: int | np.ndarray, offset: int | np.ndarray) -> Any:
+    """Orders rows by unit and offset, in 64 bits: `unit_and_offset` is the way back."""
+    return (np.int64(unit) << 32) + offset
+
+
+def unit_and_offset(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return positions >> 32, positions & (2**32 - 1)
+
+
 def fragment_name(
     kind: FragmentKind,
     place: tuple[str, int] | None,
@@ -358,6 +404,7 @@ def read_ledger(
     base: int | None = None,
     *,
     retry: bool = False,
+    asked_again: Sequence[AskedRows] = (),
 ) -> Ledger:
     """Returns the fragments among `names`.
 
@@ -386,7 +433,10 @@ def read_ledger(
                     pool.map(lambda batch: [read_ranges(n) for n in batch], batches)
                 )
 
-        return Ledger(**{kind: _collect(of_kind, units, read_all) for kind, of_kind in by_kind.items()})
+        collected = {kind: _collect(of_kind, units, read_all) for kind, of_kind in by_kind.items()}
+    for asked in asked_again:
+        collected = {kind: fragments.set_aside(asked) for kind, fragments in collected.items()}
+    return Ledger(**collected)
 
 
 def _collect(

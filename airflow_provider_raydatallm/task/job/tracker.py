@@ -17,7 +17,7 @@ from __future__ import annotations
 import contextlib
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
@@ -356,13 +356,14 @@ class JobTracker:
         """
         return self._submit_command(job, "status", "--name", run)
 
-    def submit_decision(self, job: SliceJob, staged: str, *, is_approval: bool) -> JobRef:
+    def submit_decision(self, job: SliceJob, staged: str, words: Sequence[str]) -> JobRef:
         """Submits a job that publishes or discards a staged version, which this machine does not reach.
 
         :param job: see `submit_status_job`.
+        :param words: of the command, which say what was decided.
         """
         self._held.add(self.keep_trying(self.hook.acquire))
-        return self._submit_command(job, "decide", "--staged", staged, *["--reject"] * (not is_approval))
+        return self._submit_command(job, "decide", "--staged", staged, *words)
 
     def _submit_command(self, job: SliceJob, command: Literal["status", "decide"], *words: str) -> JobRef:
         nonce = uuid.uuid4().hex

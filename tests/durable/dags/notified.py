@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -31,13 +32,13 @@ def notifier(who: str) -> SliceNotifier:
     return SliceNotifier(SmtpNotifier, **mail(who))
 
 
-def ask(**more: Any) -> None:
+def ask(gates: Sequence[Any] = (), **more: Any) -> None:
     RayLLMBatchOperator(
         task_id="ask", input_path=ROOT + "/{{ params.table }}/in/ds={slice}/",
         output_path=ROOT + "/{{ params.table }}/out", prompt="{name}",
         model_source="{{ params.model }}", engine={"kind": "held_engine:HeldEngine", "batch_size": 10},
         code_paths=ENGINES, poll_interval=1.0, source={"max_rows": "{{ params.max_rows }}"},
-        quality={"max_quarantine": "{{ params.max_quarantine }}"},
+        quality={"max_quarantine": "{{ params.max_quarantine }}", "gates": list(gates)},
         rerun={"retry_quarantined": "{{ params.retry_quarantined }}", "force": "{{ params.force }}"},
         on_success_callback=notifier("task"), on_failure_callback=notifier("task"), **more,
     )  # fmt: skip
@@ -53,6 +54,9 @@ late = AsyncCallback(SliceNotifier, kwargs={"notifier": SMTP, "only_if_late": Tr
 missed = DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(seconds=1), late)
 with DAG("overdue_waiting", params=params, schedule=None, max_active_runs=8, deadline=missed):
     ask(deferrable=False, limits={"finish_by": 1})
+
+with DAG("unanswered", params=params, schedule=None, max_active_runs=8, deadline=missed):
+    ask(deferrable=False, gates=[{"of": "rows", "max": 1, "then": "hold"}])
 
 with DAG("awaiting", params=params, schedule=None, start_date=pendulum.datetime(2025, 1, 1, tz="UTC")):
     RayLLMSliceSensor(

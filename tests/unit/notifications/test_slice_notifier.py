@@ -255,7 +255,7 @@ def test_gates_that_did_not_pass_are_told(run: Run) -> None:
 def test_slice_that_waits_for_a_person_says_so(run: Run, state: str) -> None:
     run.note("ask", outcome="held")
     run.states = {"ask": state}
-    asyncio.run(_tell())
+    asyncio.run(_tell(only_if_late=True))
     assert "waits for a person, who decides whether it is published" in Recorder.sent[-1]
 
 
@@ -266,8 +266,8 @@ def test_slice_that_waited_when_somebody_marked_its_task_is_as_the_task(run: Run
     assert "waits for a person" not in Recorder.sent[-1]
 
 
-async def _tell() -> None:
-    await SliceNotifier(Recorder, text="{{ slices.text }}", context=deadline())
+async def _tell(**given: bool) -> None:
+    await SliceNotifier(Recorder, text="{{ slices.text }}", context=deadline(), **given)
 
 
 def test_storage_that_hangs_or_is_closed_does_not_hold_the_message(

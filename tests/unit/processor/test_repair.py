@@ -97,7 +97,21 @@ def check(job: SliceJob, report: Any, ages: list[int] | None = None) -> None:
     assert kinds[CUT][0] == "TruncatedAnswer"
     counts = report.counts
     assert (counts.planned, counts.succeeded, counts.quarantined) == (N, N - 2, 2)
-    assert (counts.invalid_output, counts.truncated) == (2, 1)
+    assert (counts.invalid_output, counts.repaired, counts.truncated) == (2, 3, 1)
+
+
+def test_gate_may_look_at_the_share_of_repaired_rows(job: SliceJob) -> None:
+    gate = {"of": "repaired", "max": 0.04}
+    strict = changed(job, quality__gates=[gate])
+    with pytest.raises(SliceError, match=re.escape("did not pass: repaired is 0.05, above max 0.04")):
+        run(strict, InProcess(answer=Model()))
+
+
+def test_rows_that_an_earlier_version_repaired_count_when_they_are_taken_over(job: SliceJob) -> None:
+    run(job, InProcess(answer=Model()))
+    cluster = InProcess(answer=Model())
+    report = run(changed(job, rerun__on_config_change="recompute", publish__details=["repaired"]), cluster)
+    assert (report.counts.repaired, cluster.answered) == (3, 0)
 
 
 def test_invalid_answer_is_asked_again_with_what_is_wrong_and_all_its_tokens_count(job: SliceJob) -> None:

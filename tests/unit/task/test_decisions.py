@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.operators import slice_task
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.processor.ask_again import ask_again_rejected
 from airflow_provider_raydatallm.processor.publish.published import current_report
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     commit_for_people,
@@ -41,12 +42,13 @@ REJECTION = {**APPROVAL, "chosen_options": ["Reject"]}
 
 class World:
     """:ivar jobs: the commands of those that were submitted. :ivar lost: how many reports of decisions are
-    lost. :ivar asked: how often a person was."""
+    lost. :ivar asked: how often a person was.
+    :ivar again: how many rows a person had asked again."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.cluster, self.store = folder, InProcess(), StateStore()
         self.jobs: list[str] = []
-        self.lost = self.asked = 0
+        self.lost = self.asked = self.again = 0
         self._sent: dict[str, tuple[str, SliceJob, tuple[str, ...]]] = {}
 
     def submit(self, submission: JobSubmission, command: str, name: str, words: tuple[str, ...] = ()) -> None:
@@ -58,6 +60,9 @@ class World:
         try:
             if command == "run":
                 report = run_in_process(job, self.cluster)
+            elif words[2:] and words[2].startswith("--again="):
+                ask_again_rejected(job, words[1], words[2].partition("=")[2])
+                return EndedWithoutReport("ended")
             elif "--reject" in words:
                 discard_rejected(job, words[1])
                 return EndedWithoutReport("ended")
@@ -117,7 +122,7 @@ def world(monkeypatch: pytest.MonkeyPatch, cluster: FakeCluster, tmp_path: Path)
 
     monkeypatch.setattr("airflow.sdk.execution_time.hitl.upsert_hitl_detail", ask)
     yield world
-    assert world.cluster.answered in (0, 3)  # nothing is paid twice
+    assert world.cluster.answered in (0, 3 + world.again)  # nothing is paid twice
 
 
 @pytest.fixture
@@ -227,3 +232,47 @@ def test_answer_to_what_was_asked_before_a_clear_is_none(world: World) -> None:
         assert deferred.value.method_name == "execute_complete"
     assert world.jobs == ["run"]
     assert current_report(world.slice_job) is None
+
+
+def again(condition: str) -> dict[str, Any]:
+    return {**APPROVAL, "chosen_options": ["Answer again"], "params_input": {"condition": condition}}
+
+
+def decide_again(world: World, context: Any, kept: dict[str, Any], condition: str) -> dict[str, Any]:
+    """Returns what Airflow keeps, when the task asks once more."""
+    with pytest.raises(BaseException) as pause:  # noqa: PT011 - of two kinds, by Airflow's version
+        world.task().execute_decision(context, again(condition), **kept)
+    assert pause.typename in ("TaskAwaitingInput", "TaskDeferred"), pause.value
+    return pause.value.kwargs  # type: ignore[attr-defined,no-any-return]
+
+
+def test_rows_are_asked_again_and_the_result_is_decided_of_anew(world: World) -> None:
+    context, kept = world.ask()
+    second = decide_again(world, context, kept, "name = 'a' OR name = 'b'")
+    world.again = 2
+    assert second["held"]["staged"] != kept["held"]["staged"]
+    third = decide_again(world, context, second, "name = 'c'")
+    world.again = 3
+    assert world.task().execute_decision(context, APPROVAL, **third)["outcome"] == "published"
+    assert (world.jobs, world.asked) == (["run", "decide", "run", "decide", "run"], 3)
+
+
+def test_condition_that_is_none_ends_the_task_and_discards_nothing(world: World) -> None:
+    context, kept = world.ask()
+    with pytest.raises(RayLLMInputError, match="is no condition on the answered rows") as refused:
+        world.task().execute_decision(context, again("nobody = 1"), **kept)
+    assert "Clear the task: it asks again, and answers no row again" in refused.value.failure.advice
+    publish_approved(world.slice_job, kept["held"]["staged"])
+
+
+def test_try_that_dies_before_rows_are_asked_again_leaves_them_to_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    context, kept = world.ask()
+    with monkeypatch.context() as patch:
+        patch.setattr(slice_task.SliceTask, "_submit", lambda *args: {})  # it dies there
+        world.task().execute_decision(context, again("name = 'a'"), **kept)
+    with pytest.raises(BaseException) as pause:  # noqa: PT011 - of two kinds, by Airflow's version
+        world.retry()
+    world.again = 1
+    assert pause.value.kwargs["held"]["staged"] != kept["held"]["staged"]  # type: ignore[attr-defined]

@@ -34,6 +34,17 @@ def held(tmp_path: Path) -> hold.HeldSlice:
     return hold.HeldSlice.of(job, run_in_process(job, InProcess()), Hold())
 
 
+def again(condition: str | None) -> dict[str, Any]:
+    given = {} if condition is None else {"params_input": {"condition": condition}}
+    return {"chosen_options": ["Answer again"], "responded_by_user": BOB, **given}
+
+
+@pytest.mark.parametrize("condition", [None, "", "  "])
+def test_rows_are_not_asked_again_without_a_condition(condition: str | None) -> None:
+    with pytest.raises(RayLLMInputError, match="no condition says which rows"):
+        hold.Decision.of(again(condition), Hold())
+
+
 def submission_of(job: SliceJob, **variables: str) -> JobSubmission:
     return JobSubmission(job, [], {"env_vars": variables}, dict, {})
 
@@ -43,6 +54,8 @@ def submission_of(job: SliceJob, **variables: str) -> JobSubmission:
     [
         ({"chosen_options": ["Approve"], "responded_by_user": BOB}, APPROVAL),
         ({"chosen_options": ["Reject"], "responded_by_user": BOB}, REJECTION),
+        (again("n IS NULL"), hold.Decision(False, "bob", "n IS NULL")),
+        ({**again("n IS NULL"), "chosen_options": ["Reject"]}, REJECTION),
     ],
 )
 def test_decision_is_whose_it_is(event: dict[str, Any], decision: hold.Decision) -> None:
@@ -59,6 +72,7 @@ def test_decision_is_whose_it_is(event: dict[str, Any], decision: hold.Decision)
         {"chosen_options": ["Approve", "Reject"]},
         {"chosen_options": "Approve"},
         {"error": "The response timeout has passed", "error_type": "timeout"},
+        {"chosen_options": ["Approve", "Answer again"]},
     ],
 )
 def test_what_is_no_decision_publishes_nothing(event: dict[str, Any]) -> None:
@@ -153,6 +167,7 @@ def test_question_shows_what_others_wrote_as_text(
     with pytest.raises(BaseException) as pause:  # noqa: PT011 - of two kinds, by Airflow's version
         hold.ask(cast("Any", {"ti": SimpleNamespace(id="t")}), named, page="http://a/b", method_name="go_on")
     assert pause.typename in ("TaskAwaitingInput", "TaskDeferred")
-    assert (asked["options"], asked["defaults"]) == (["Approve", "Reject"], ["Reject"])
+    assert (asked["options"], asked["defaults"]) == (["Approve", "Reject", "Answer again"], ["Reject"])
+    assert asked["params"]["condition"]["schema"]["type"] == ["null", "string"]
     assert asked["assigned_users"] == [{"id": "bob", "name": "bob"}]
     assert "`'[x](http://evil)`" in asked["body"]

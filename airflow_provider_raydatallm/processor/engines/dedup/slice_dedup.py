@@ -36,6 +36,8 @@ class SliceDedup:
         self._coordinators: list[ActorHandle[Any]] = []
         #: Whether the next round retries rows.
         self.is_retry = False
+        #: Whether every round does.
+        self.takes_no_earlier_answers = False
 
     def next_namespace(
         self, cache_key: Callable[[], str | None], *, keep_truncated: bool = True, numbers: int | None = None
@@ -47,7 +49,7 @@ class SliceDedup:
         :param numbers: `CacheNamespace`.
         """
         job = self._job
-        is_retry, self.is_retry = self.is_retry, True
+        is_retry, self.is_retry = self.is_retry or self.takes_no_earlier_answers, True
         if self._cached is None or self._cached.cache is None:
             return None
         try:

@@ -59,6 +59,9 @@ class HttpEngine(Engine):
     def batch_size(self) -> int:
         return sizing.block_rows(self.rows, _FEEDERS)
 
+    def take_no_earlier_answers(self) -> None:
+        self._dedup.takes_no_earlier_answers = True
+
     @property
     def feeders(self) -> tuple[int, int]:
         return _FEEDERS, _FEEDERS

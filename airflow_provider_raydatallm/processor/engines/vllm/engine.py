@@ -122,6 +122,9 @@ class VllmEngine(VllmEngineBase):
         if facts.limit_raised:  # the next rows were postponed, and not yet answered
             self._dedup.is_retry = False
 
+    def take_no_earlier_answers(self) -> None:
+        self._dedup.takes_no_earlier_answers = True
+
     @property
     def feeders(self) -> tuple[int, int]:
         return self.cpu_actors

@@ -26,8 +26,8 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
     }  # fmt: skip
     assert set(xcom["seconds"]) == {"queued", "start", "engine_start", "inference", "publish", "total"}
     assert set(xcom["counts"]) == {
-        "planned", "succeeded", "resumed", "quarantined", "invalid_output", "truncated", "degenerate",
-        "shortened", "deduplicated", "cached", "asked_again", "uncounted",
+        "planned", "succeeded", "resumed", "quarantined", "invalid_output", "repaired", "truncated",
+        "degenerate", "shortened", "deduplicated", "cached", "asked_again", "uncounted",
     }  # fmt: skip
     assert set(xcom["tokens"]) == {"input", "output", "cached", "reasoning", "saved"}
     assert json.loads(json.dumps(xcom)) == xcom

@@ -224,3 +224,36 @@ def test_failures_of_earlier_epochs_can_be_left_out() -> None:
     assert (len(late), late.ranges.starts.tolist(), late.ends.tolist()) == (1, [1], [1])
     only = replace(ledger_of([]), failed=late)
     assert [of.tolist() for _, of in ledger.row_states([4], only, 1).quarantined] == [[[1, 2]]]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.just("rows"), st.integers(1, 3), some_ranges), min_size=1, max_size=6),
+    some_ranges, some_spans, some_spans,
+)  # fmt: skip
+def test_rows_that_are_asked_again_count_only_as_later_runs_answered_them(
+    fragments: list[tuple[FragmentKind, int, list[tuple[int, int, int]]]],
+    carried: list[tuple[int, int, int]],
+    first: list[Span],
+    second: list[Span],
+) -> None:
+    asked = {0: first, 1: second}
+    spans_of = [ledger.position(unit, np.array(of, np.int64).reshape(-1, 2)) for unit, of in asked.items()]
+    again = ledger.AskedRows(2, spans.merge_spans(np.concatenate(spans_of)))
+    before = ledger_of(fragments, [("rows", carried)]).rows
+    after = before.set_aside(again)
+    assert (after.names, len(after.ends)) == (before.names, len(before.ends))
+    for number, name in enumerate(before.names):
+        is_old = before.epochs[number] <= 2 and not before.carried[number]
+        was, now = (rows_of(of, number) for of in (before, after))
+        assert now == [
+            (ledger.SET_ASIDE if is_old and unit >= 0 and row in rows(asked[unit]) else unit, row)
+            for unit, row in was
+        ], name
+
+
+def rows_of(fragments: ledger.Fragments, number: int) -> list[tuple[int, int]]:
+    """The rows of a fragment, in their order."""
+    some = slice(fragments.ends[number - 1] if number else 0, fragments.ends[number])
+    columns = (column[some].tolist() for column in vars(fragments.ranges).values())
+    return [(unit, row) for unit, start, stop in zip(*columns, strict=True) for row in range(start, stop)]

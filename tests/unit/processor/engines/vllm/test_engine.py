@@ -36,6 +36,9 @@ def test_retried_rows_do_not_use_the_cache() -> None:
     )  # for postponed rows
     assert long.read_existing
     assert not next(namespaces(rerun__retry_quarantined=True)).read_existing
+    asked_again = engine()
+    asked_again.take_no_earlier_answers()
+    assert not (asked_again._next_cache_namespace() or first).read_existing
     assert not next(namespaces(engine__kwargs={"max_model_len": -1})).keep_truncated  # memory may have cut it
 
 

@@ -1,0 +1,122 @@
+"""Rejects a staged version and has some of its rows asked again: all others keep their answers.
+
+The document that says which rows (`store.asked_again`) decides. Whoever finds the staged version after that
+discards it, so that a process that is killed at any step has rejected it, or not.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.slice_paths import SliceAddress
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.columns import ROW_ID_FIELDS
+from airflow_provider_raydatallm.processor.gates.sql import rows_where
+from airflow_provider_raydatallm.processor.input.plan import Plan
+from airflow_provider_raydatallm.processor.publish.carry_over import RowIds, quarantined_rows
+from airflow_provider_raydatallm.processor.publish.commit import discard
+from airflow_provider_raydatallm.processor.publish.staged_commands import get_staged, is_known
+from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
+from airflow_provider_raydatallm.processor.store.asked_again import put_asked_again
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, load_plan
+from airflow_provider_raydatallm.processor.store.ledger import position, unit_and_offset
+from airflow_provider_raydatallm.processor.store.ownership import check_folders
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.spans import Spans, count_rows, merge_spans, subtract
+from airflow_provider_raydatallm.processor.store.staged_versions import (
+    StagedVersion,
+    StagedVersionError,
+    forget_rejection,
+)
+
+if TYPE_CHECKING:
+    import pyarrow.dataset as ds
+
+#: Rows that are told from others at once.
+_ROWS = 1 << 20
+
+
+def ask_again_for_people(of: SliceAddress, name: str | None, condition: str) -> tuple[str, int]:
+    """Discards a staged version of a slice. The next run asks the rows again that a condition selects.
+    Returns its name, and how many rows these are.
+
+    :param name: of the staged version; None for the only one.
+    :raises SliceError: when the condition is none, or selects no row, or the version is not there, or was
+        published. Nothing is discarded then.
+    """
+    check_folders(of)
+    folders = SliceFolders.open(of.paths)
+    staged = get_staged(folders, name)
+    rows = _rows_where(folders, staged, condition)
+    put_asked_again(folders.metadata, staged, condition, rows)
+    try:
+        discard(folders, staged)
+    except StagedVersionError:  # somebody published it meanwhile
+        forget_rejection(folders.metadata, staged)
+        raise
+    return staged.name, sum(map(count_rows, rows.values()))
+
+
+def ask_again_rejected(job: SliceJob, name: str, condition: str) -> None:
+    """As a person decided, unless somebody has discarded the version before."""
+    if is_known(job, name):
+        ask_again_for_people(job.address, name, condition)
+
+
+def _rows_where(folders: SliceFolders, staged: StagedVersion, condition: str) -> dict[str, Spans]:
+    """Returns spans of the rows' offsets, by the ids of their units."""
+    plan = load_plan(folders.metadata, staged.version.plan)
+    if plan is None:
+        raise StagedVersionError(f"the plan of {staged.name} is gone or damaged, so its rows are not known")
+    numbers = np.sort(rows_where(_dataset(folders, staged), condition))
+    if not len(numbers):
+        raise SliceError(f"{condition!r} selects none of the answered rows of {staged.name}", kind="input")
+    selected = _positions(folders, staged, plan, numbers)
+    asked = subtract(merge_spans(selected), _published(folders, staged, plan))
+    if not len(asked):
+        raise SliceError(
+            f"the {len(numbers):,} rows that {condition!r} selects are published already, in version "
+            f"{staged.follows}, and a published answer stays",
+            kind="input",
+            advice="Set rerun.force=True to answer the whole slice again",
+        )
+    units, starts = unit_and_offset(asked[:, 0])
+    spans = np.column_stack([starts, starts + (asked[:, 1] - asked[:, 0])])
+    return {plan.units[unit].id: spans[units == unit] for unit in np.unique(units).tolist()}
+
+
+def _dataset(folders: SliceFolders, staged: StagedVersion) -> ds.Dataset:
+    import pyarrow.dataset as ds
+
+    version = staged.version
+    opened = [open_fs(folders.staging.path(version.staged_name(file))) for file in version.files]
+    return ds.dataset([path for _, path in opened], filesystem=opened[0][0], format="parquet")
+
+
+def _positions(folders: SliceFolders, staged: StagedVersion, plan: Plan, numbers: np.ndarray) -> Spans:
+    """Returns the rows of a plan that are answered rows of such numbers, each as a span."""
+    version, index = staged.version, {unit.id: i for i, unit in enumerate(plan.units)}
+    ids = pa.schema(ROW_ID_FIELDS)
+    failed = [failed.select(ids.names) for failed in quarantined_rows(version, staged.locate(folders), index)]
+    rows = RowIds(plan, pa.concat_tables([ids.empty_table(), *failed]), index)
+    found = []
+    for first in range(0, int(numbers[-1]) + 1, _ROWS):
+        stop = min(first + _ROWS, int(numbers[-1]) + 1)
+        units, offsets = rows.next(stop - first)
+        here = numbers[slice(*np.searchsorted(numbers, [first, stop]))] - first
+        found.append(position(units[here], offsets[here]))
+    starts = np.concatenate(found)
+    return np.column_stack([starts, starts + 1])
+
+
+def _published(folders: SliceFolders, staged: StagedVersion, plan: Plan) -> Spans:
+    """Returns the rows whose answers were taken over from the published version."""
+    checkpoint = Checkpoint(folders.metadata, staged.version.question, staged.follows or None)
+    answered = checkpoint.read_ledger(plan).rows
+    ranges = answered.filter(answered.carried).ranges
+    ranges = ranges[ranges.units >= 0]
+    return merge_spans(position(ranges.units[:, None], np.column_stack([ranges.starts, ranges.stops])))

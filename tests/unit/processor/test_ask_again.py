@@ -1,0 +1,363 @@
+"""Some rows of a held slice are asked again, and no others, whatever is killed in between."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.cli.main import main
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor import ask_again, slice_run
+from airflow_provider_raydatallm.processor.__main__ import main as decide
+from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
+from airflow_provider_raydatallm.processor.earlier_answers import NotKept, find_earlier
+from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.publish import commit as commits
+from airflow_provider_raydatallm.processor.publish.staged_commands import (
+    discard_for_people,
+    publish_approved,
+)
+from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
+from airflow_provider_raydatallm.processor.store.staged_versions import read_staged, staged_names
+from tests.support import stub_engine
+from tests.support.in_process import InProcess, changed, job_of
+from tests.support.in_process import run_in_process as run
+from tests.support.slice_files import shown
+
+N = 60
+HOLD = {"of": "truncated", "max": 0.0, "then": "hold"}
+CUT = "answer_finish_reason = 'length'"
+
+
+class Model:
+    """Cuts the answers to every fifth row, and says which time it is asked. Fails of every 20th row."""
+
+    def __init__(self, cuts: Callable[[int], bool] = lambda n: n % 5 == 0) -> None:
+        self.asked: Counter[int] = Counter()
+        self.cuts = cuts
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        rows = [int(json.loads(text)["messages"][-1]["content"]) for text in batch["__request"].to_pylist()]
+        self.asked.update(rows)
+        answers = stub_engine.answer(batch)
+        errors = ["broken" if n % 20 == 7 else None for n in rows]
+        texts = [
+            None if error else f"{n}, asked {self.asked[n]}" for n, error in zip(rows, errors, strict=True)
+        ]
+        values = {
+            "text": texts, "error": errors, "error_type": [error and "Broken" for error in errors],
+            "finish_reason": ["length" if self.cuts(n) else "stop" for n in rows],
+        }  # fmt: skip
+        for name, of_rows in values.items():
+            field = answers.schema.field(name)
+            answers = answers.set_column(
+                answers.schema.get_field_index(name), field, pa.array(of_rows, field.type)
+            )
+        return answers
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> SliceJob:
+    (tmp_path / "in").mkdir()
+    for file in range(3):  # of rows in an order of their own
+        rows = [n for n in range(N) if n % 3 == file]
+        pq.write_table(pa.table({"n": rows}), tmp_path / "in" / f"{file}.parquet", row_group_size=7)
+    return job_of(
+        input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", prompt="{n}", quality__gates=[HOLD],
+        publish__details=["finish_reason", "attempts"], quality__max_quarantine=0.5,
+    )  # fmt: skip
+
+
+def held(job: SliceJob, cluster: InProcess) -> str:
+    report = run(job, cluster)
+    assert report.outcome == "held"
+    return str(report.staged_version)
+
+
+def published(job: SliceJob) -> dict[int, str]:
+    rows = pq.read_table(job.slice_path, partitioning=None).to_pylist()
+    return {row["n"]: row["answer"] for row in rows}
+
+
+def expected(again: Callable[[int], bool], times: int = 2) -> dict[int, str]:
+    return {n: f"{n}, asked {times if again(n) else 1}" for n in range(N) if n % 20 != 7}
+
+
+def is_cut(n: int) -> bool:
+    return n % 5 == 0
+
+
+def test_rows_of_a_condition_are_asked_again_and_no_others(job: SliceJob) -> None:
+    model = Model()
+    cluster = InProcess(answer=model, batch=4, flush_every=3)
+    name = held(job, cluster)
+    assert ask_again_for_people(job.address, name, CUT) == (name, 12)
+    assert shown(job) == set()
+    model.cuts = lambda n: False
+    model_asked = cluster.answered
+    report = run(job, cluster)
+    assert (report.outcome, cluster.answered - model_asked) == ("published", 12)
+    assert published(job) == expected(is_cut)
+    assert (report.counts.succeeded, report.counts.quarantined, report.counts.truncated) == (57, 3, 0)
+    assert run(job, cluster).outcome == "unchanged"
+
+
+def test_result_is_judged_anew_and_may_be_asked_again_once_more(job: SliceJob) -> None:
+    model = Model()
+    cluster = InProcess(answer=model)
+    ask_again_for_people(job.address, held(job, cluster), CUT)
+    model.cuts = lambda n: n == 5
+    second = held(job, cluster)
+    assert ask_again_for_people(job.address, None, CUT) == (second, 1)
+    third = held(job, cluster)
+    publish_approved(job, third)
+    assert published(job) == {**expected(is_cut), 5: "5, asked 3"}
+    assert {n for n, times in model.asked.items() if times > 1} == {n for n in range(N) if is_cut(n)}
+
+
+@pytest.mark.parametrize("condition", [
+    "n IN (SELECT max(n) FROM answers)", "n = 58 -- the last", "n > 57 AND answer LIKE '58%'",
+])  # fmt: skip
+def test_condition_is_any_that_sql_has(job: SliceJob, condition: str) -> None:
+    several = changed(job, publish__file_per_input=True)
+    cluster = InProcess(answer=Model())
+    name = held(several, cluster)
+    wanted = 59 if "max" in condition else 58
+    ask_again_for_people(job.address, name, condition)
+    publish_approved(several, held(several, cluster))
+    assert published(job) == expected(lambda n: n == wanted)
+
+
+@pytest.mark.parametrize(("condition", "why"), [
+    ("nope = 1", "is no condition on the answered rows: Binder Error: Referenced column \"nope\" not found"),
+    ("answer IS", "is no condition on the answered rows: Parser Error"),
+    ("", "is no condition on the answered rows"),
+    ("n = 1) OR (n = 2", "is no condition on the answered rows: Parser Error"),
+    ("n = 1; DROP TABLE answers", "is no condition on the answered rows"),
+    ("count(*) > 1", "is no condition on the answered rows: Binder Error"),
+    ("answer::INTEGER = 1", "is no condition on the answered rows"),
+    ("n IN (SELECT n FROM '{out}/*.parquet')", "is no condition on the answered rows"),
+    ("n < 0", "selects none of the answered rows"),
+    ("n = 7", "selects none of the answered rows"),  # it is in quarantine
+])  # fmt: skip
+def test_what_is_no_condition_is_refused_and_discards_nothing(
+    job: SliceJob, condition: str, why: str
+) -> None:
+    cluster = InProcess(answer=Model())
+    name = held(job, cluster)
+    with pytest.raises(SliceError) as refused:
+        ask_again_for_people(job.address, name, condition.format(out=job.output_path))
+    assert why in refused.value.failure.sentence
+    assert refused.value.failure.kind == "input"
+    assert "0, asked" not in str(refused.value.failure.sentence)  # of a row
+    publish_approved(job, name)
+    assert published(job) == expected(lambda n: False)
+    assert cluster.answered == N
+
+
+class KilledError(BaseException):
+    pass
+
+
+def killed(*args: Any, **kwargs: Any) -> Any:
+    raise KilledError
+
+
+@pytest.mark.parametrize("step", ["put", "document", "void", "files", "end"])
+def test_killed_command_has_rejected_the_version_or_not(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    model = Model()
+    cluster = InProcess(answer=model)
+    name = held(job, cluster)
+    with monkeypatch.context() as patch:
+        at = {
+            "put": (ask_again, "put_asked_again"),
+            "document": (ask_again, "discard"),
+            "void": (commits.versions, "void"),
+            "files": (commits, "remove_staged_files"),
+            "end": (commits, "remove_document"),
+        }[step]
+        patch.setattr(*at, killed)
+        with pytest.raises(KilledError):
+            ask_again_for_people(job.address, name, CUT)
+    model.cuts = lambda n: False
+    if step == "put":
+        assert run(job, cluster).staged_version == name
+        assert cluster.answered == N
+        return
+    with pytest.raises(SliceError):
+        publish_approved(job, name)
+    assert shown(job) == set()
+    report = run(changed(job, quality__gates=[]), cluster)
+    assert (report.outcome, cluster.answered) == ("published", N + 12)
+    assert published(job) == expected(is_cut)
+    assert staged_names(SliceFolders.open(job.paths).metadata) == []
+
+
+def test_run_that_finishes_a_rejection_may_be_killed_too(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model()
+    cluster = InProcess(answer=model, batch=5)
+    name = held(job, cluster)
+    with monkeypatch.context() as patch:
+        patch.setattr(ask_again, "discard", killed)
+        with pytest.raises(KilledError):
+            ask_again_for_people(job.address, name, CUT)
+        patch.setattr(slice_run, "discard", killed)
+        with pytest.raises(KilledError):
+            run(job, cluster)
+    model.cuts = lambda n: False
+
+    def die(batch: pa.Table) -> None:
+        if cluster.answered >= N + 5:
+            raise KilledError
+
+    cluster.before_batch = die
+    with pytest.raises(KilledError):
+        run(job, cluster)
+    cluster.before_batch = lambda batch: None
+    assert run(job, cluster).outcome == "published"
+    assert cluster.answered == N + 12
+    assert published(job) == expected(is_cut)
+
+
+@pytest.mark.parametrize("then", ["another condition", "none"])
+def test_last_decision_counts(job: SliceJob, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+    cluster = InProcess(answer=Model())
+    name = held(job, cluster)
+    with monkeypatch.context() as patch:
+        patch.setattr(ask_again, "discard", killed)
+        with pytest.raises(KilledError):
+            ask_again_for_people(job.address, name, CUT)
+    if then == "none":
+        discard_for_people(job.address, name)
+    else:
+        ask_again_for_people(job.address, name, "n = 3")
+    publish_approved(job, held(job, cluster))
+    assert published(job) == expected(lambda n: n == 3 and then != "none")
+
+
+def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = InProcess(answer=Model())
+    name = held(job, cluster)
+    real = ask_again.put_asked_again
+
+    def publish_first(*args: Any) -> None:
+        publish_approved(job, name)
+        real(*args)
+
+    monkeypatch.setattr(ask_again, "put_asked_again", publish_first)
+    with pytest.raises(SliceError, match="was published"):
+        ask_again_for_people(job.address, name, CUT)
+    assert [*Path(job.paths.metadata).glob("checkpoint/*")] == []
+    assert run(job, cluster).outcome == "unchanged"
+    assert published(job) == expected(lambda n: False)
+
+
+def test_golden_rows_are_not_asked_again(job: SliceJob, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [100, 101], "answer": ["100, asked 1", "?"]}), tmp_path / "golden.parquet")
+    model = Model()
+    cluster = InProcess(answer=model)
+    with_golden = changed(job, quality__golden={"path": f"{tmp_path}/golden.parquet"})
+    ask_again_for_people(job.address, held(with_golden, cluster), CUT)
+    model.cuts = lambda n: False
+    report = run(with_golden, cluster)
+    assert (report.outcome, cluster.answered) == ("published", N + 2 + 12)
+    assert report.golden is not None
+    assert report.golden.correct == 1
+    assert model.asked[100] == 1
+
+
+def test_rows_that_fail_now_are_in_quarantine_and_attempts_count_anew(job: SliceJob) -> None:
+    model = Model()
+    cluster = InProcess(answer=model)
+    more = changed(job, quality__max_attempts=2)
+    ask_again_for_people(job.address, held(more, cluster), "n IN (10, 27, 20)")
+    name = held(more, cluster)
+    staged = read_staged(SliceFolders.open(job.paths), name)
+    assert staged is not None
+    publish_approved(more, name)
+    rows = pq.read_table(job.slice_path, partitioning=None).to_pylist()
+    assert {row["answer_attempts"] for row in rows} == {1}
+    assert model.asked[7] == 2
+    assert {n for n, times in model.asked.items() if times == 2} == {7, 27, 47, 10, 20}
+
+
+def test_published_answers_that_were_taken_over_stay(job: SliceJob, tmp_path: Path) -> None:
+    model = Model(lambda n: False)
+    cluster = InProcess(answer=model)
+    assert run(job, cluster).outcome == "published"
+    pq.write_table(pa.table({"n": [100, 101]}), tmp_path / "in" / "9.parquet")
+    model.cuts = lambda n: n == 100
+    more = changed(job, rerun__on_input_change="extend")
+    name = held(more, cluster)
+    with pytest.raises(SliceError, match="are published already, in version 1"):
+        ask_again_for_people(job.address, name, "n < 50")
+    assert ask_again_for_people(job.address, name, "n < 50 OR n = 100") == (name, 1)
+    publish_approved(more, held(more, cluster))
+    assert published(job) == {**expected(lambda n: False), 100: "100, asked 2", 101: "101, asked 1"}
+
+
+def test_damaged_decision_is_told_of_and_asks_nothing(job: SliceJob) -> None:
+    cluster = InProcess(answer=Model())
+    ask_again_for_people(job.address, held(job, cluster), CUT)
+    [document] = Path(job.paths.metadata).glob("checkpoint/*/again-*.json")
+    document.write_text(document.read_text().replace("length", "longer"))
+    with pytest.raises(SliceError, match="says which rows are asked again, and is damaged"):
+        run(job, cluster)
+    document.unlink()  # as it advises
+    held(job, cluster)
+    assert cluster.answered == N
+
+
+def test_plan_says_which_answers_were_rejected(job: SliceJob) -> None:
+    cluster = InProcess(answer=Model())
+    ask_again_for_people(job.address, held(job, cluster), CUT)
+    build, _ = slice_run.inspect_slice(job, SliceFolders.open(job.paths), read_only=True)
+    assert build is not None
+    earlier, to_answer = find_earlier(build, build.load_state())
+    assert (to_answer, earlier.answered, earlier.quarantined) == (12, 45, 3)
+    assert earlier.not_kept == (NotKept(12, "a person rejected them, to have these rows asked again"),)
+
+
+def test_engine_takes_no_answers_of_others_for_rows_that_are_asked_again(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[int] = []
+    monkeypatch.setattr(Engine, "take_no_earlier_answers", lambda engine: told.append(1))
+    cluster = InProcess(answer=Model())
+    name = held(job, cluster)
+    assert told == []
+    ask_again_for_people(job.address, name, CUT)
+    held(job, cluster)
+    assert told == [1]
+
+
+def test_commands_ask_rows_again(job: SliceJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = InProcess(answer=Model())
+    name = held(job, cluster)
+    slice_ = [job.output_path, job.slice_key]
+    assert main(["discard", *slice_, "--again", "n IN (1, 2)"]) == 0
+    assert (
+        f"{name} is discarded; the next run asks 2 of its rows again, and the others"
+        in capsys.readouterr().out
+    )
+    assert held(job, cluster) != name
+    assert main(["discard", *slice_, "--again", "n = 1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["asked_again"] == 1
+    name = held(job, cluster)
+    (tmp_path / "spec.json").write_text(job.model_dump_json())
+    for _ in range(2):  # by a job whose end nobody heard of
+        assert decide(["decide", f"{tmp_path}/spec.json", "--staged", name, "--again", "n = 1"]) == 0
+    publish_approved(job, held(job, cluster))
+    assert published(job) == {**expected(lambda n: n == 2), 1: "1, asked 4"}

@@ -8,13 +8,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.probes import ProbeFigures
 from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.processor.build import Build
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.gatekeeper import pass_gates
@@ -47,9 +48,6 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
 )
 from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError
 
-if TYPE_CHECKING:
-    from airflow_provider_raydatallm.processor.version_build import VersionBuild
-
 logger = logging.getLogger(__name__)
 
 #: Seconds between two lines of progress in the log, and of an engine that starts.
@@ -74,7 +72,7 @@ class BuildRun:
     :ivar known: figures of probes that need not be asked, by their names.
     """
 
-    build: VersionBuild
+    build: Build
     lease: Lease
     cluster: Cluster
     meter: Meter

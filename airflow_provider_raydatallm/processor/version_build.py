@@ -3,34 +3,22 @@
 from __future__ import annotations
 
 import logging
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-
-import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.fingerprint import asked
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
-from airflow_provider_raydatallm.contract.result.probes import ProbeFigures
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.build import Build
 from airflow_provider_raydatallm.processor.build_run import BuildRun
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.gatekeeper import pass_gates
-from airflow_provider_raydatallm.processor.gates.own_checks import CheckPlan, run_check
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan
-from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.input.survey import with_table_types
 from airflow_provider_raydatallm.processor.metrics.meter import Meter
 from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
-from airflow_provider_raydatallm.processor.metrics.progress import ProgressCallback, ProgressReporter
+from airflow_provider_raydatallm.processor.metrics.progress import ProgressReporter
 from airflow_provider_raydatallm.processor.metrics.spending import Spending
-from airflow_provider_raydatallm.processor.probes.base import Probe
-from airflow_provider_raydatallm.processor.publish.answer_columns import (
-    undecided_as_null,
-    with_known_types,
-)
 from airflow_provider_raydatallm.processor.publish.carry_over import carry_over_rows
 from airflow_provider_raydatallm.processor.publish.commit import (
     OtherColumnsError,
@@ -40,60 +28,33 @@ from airflow_provider_raydatallm.processor.publish.commit import (
     commit,
     discard,
 )
-from airflow_provider_raydatallm.processor.publish.row_details import detail_columns
-from airflow_provider_raydatallm.processor.publish.table_schema import check_columns
-from airflow_provider_raydatallm.processor.publish.value_spread import check_measured_columns
-from airflow_provider_raydatallm.processor.request.answers.parser import AnswerParser
 from airflow_provider_raydatallm.processor.sizing.checks import check_request
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 from airflow_provider_raydatallm.processor.sizing.model_work import ModelWork, read_model_work
 from airflow_provider_raydatallm.processor.sizing.plan_lines import Line, plan_lines
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
-from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, CheckpointState
+from airflow_provider_raydatallm.processor.store.checkpoint import CheckpointState
 from airflow_provider_raydatallm.processor.store.column_agreement import ColumnAgreement
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from airflow_provider_raydatallm.processor.store.leftovers import remove_checkpoints
-from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
     remove_document,
 )
-from airflow_provider_raydatallm.processor.store.table_columns import TableColumns
-from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError, Version
+from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass
-class VersionBuild:
+class VersionBuild(Build):
     """One version of a slice that is still to be published."""
 
-    job: SliceJob
-    folders: SliceFolders
-    number: int
-    checkpoint: Checkpoint
-    plan: Plan
-    #: The table's columns, when the plan was made.
-    table: TableColumns
-    #: Hash of what decides the types of published columns.
-    types: str
-    shape: AnswerParser
-    inference: InferencePlan | None
-    #: The published version, which this one follows; None when it cannot be read, too.
-    base: Version | None
-    #: Its number; 0 for none.
-    follows: int
-    progress: ProgressCallback
-    #: Epoch seconds at which the slice should be finished.
-    finish_by: float | None = None
-    #: Seconds from the process's start to its first step; None where it did other things, too.
-    imports_s: float | None = None
     before_commit: Callable[[], None] | None = None
     #: What an earlier run staged of it, which is committed instead.
     staged: StagedVersion | None = None
-    probes: tuple[Probe, ...] = ()
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
@@ -119,41 +80,6 @@ class VersionBuild:
         for finding in [*findings, *cluster.preflight(inference, missing)]:
             logger.warning("%s", finding)
 
-    @property
-    def known_fields(self) -> list[pa.Field]:
-        """The answers' columns, where they are known before there is an answer."""
-        return with_known_types(self.job, self.shape.known_fields, self.table.answers)
-
-    def check_columns(self, fields: Sequence[pa.Field]) -> None:
-        """
-        :param fields: the answers' columns.
-        :raises SliceError: when what would be published has a column that Parquet cannot hold, or others than
-            the table.
-        """
-        check_measured_columns(self.job, fields)
-        fields = [*fields, *detail_columns(self.job)]
-        check_columns(self.job, self.plan, fields)
-        if self.job.publish.on_schema_change == "fail":
-            self.table.check(
-                self.job.slice_key, self.plan.schema, undecided_as_null(self.job, fields, self.table.answers)
-            )
-
-    def agree_on_columns(self, fields: Sequence[pa.Field]) -> None:
-        """Proposes the slice's columns for the table, with the types that it has by now."""
-        fields = [*fields, *detail_columns(self.job)]
-        now = TableColumns.read(self.table.store, self.table)
-        known = now.inputs(self.job.slice_key)
-        if known != self.table.inputs(self.job.slice_key):
-            self.plan = with_table_types(self.plan, known)
-            if self.inference is not None:
-                self.inference = replace(self.inference, plan=self.plan)
-        self.table = now.agree(
-            self.job.slice_key,
-            self.plan.schema,
-            undecided_as_null(self.job, fields, self.table.answers),
-            accepts_change=self.job.publish.on_schema_change == "accept",
-        )
-
     def _plan_lines(self, state: CheckpointState, engine: Engine, inputs: SizingInputs) -> list[Line]:
         return plan_lines(
             rows=self.plan.rows,
@@ -172,7 +98,7 @@ class VersionBuild:
         if self.staged is not None:
             self.progress({"step": "publish"})
             try:
-                judged = self._judge(self.staged, cluster)
+                judged = self._pass_gates(self.staged, cluster)
                 if not judged.to_report(self.job.slice_path).awaits_person:
                     return self._commit(lease, judged)
                 self._check_waits(judged)
@@ -200,7 +126,7 @@ class VersionBuild:
         if self.staged is not None:
             try:
                 self._check_waits(self.staged)
-                return self._judge(self.staged, cluster)
+                return self._pass_gates(self.staged, cluster)
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))
         return self.stage(lease, cluster, keep_days)
@@ -213,7 +139,7 @@ class VersionBuild:
         own = {"outcome": "held", "published_version": None, "staged_version": staged.name}
         return staged.to_report(self.job.slice_path).model_copy(update=own)
 
-    def _judge(self, staged: StagedVersion, cluster: Cluster) -> StagedVersion:
+    def _pass_gates(self, staged: StagedVersion, cluster: Cluster) -> StagedVersion:
         """Returns what an earlier run staged, with what the gates of now say: they may be others than then.
 
         :raises SliceError: when they stop it.
@@ -230,16 +156,6 @@ class VersionBuild:
         files = [f"{store.url}/{name}" for store, name in (located[file] for file in staged.version.files)]
         slice_ = replace(told, checks=self.check_rows(cluster, files))
         return staged.with_gates(pass_gates(self.job, slice_))
-
-    def check_rows(self, cluster: Cluster, files: Sequence[str]) -> dict[str, float]:
-        """Returns what the own checks of gates say.
-
-        :param files: addresses of the staged rows.
-        """
-        checks = self.job.quality.own_checks
-        plans = [CheckPlan(check, tuple(files)) for check in checks]
-        said = cluster.run_tasks(run_check, plans, timeout=self.job.limits.stall) if plans else []
-        return dict(zip(checks, said, strict=True))
 
     def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:
         """Answers the missing rows and stages the version.
@@ -319,33 +235,3 @@ class VersionBuild:
             return False
         newest = commits.newest()
         return newest is not None and newest.number >= self.number
-
-    def load_state(self, lease: Lease | None = None) -> CheckpointState:
-        """Reads which rows are finished, quarantined and missing."""
-        return self._state_of(self.plan, self.checkpoint, lease)
-
-    def load_probe_state(self, probe: Probe, lease: Lease | None = None) -> CheckpointState:
-        """As `load_state`, of a probe's rows."""
-        state = self._state_of(probe.plan, probe.checkpoint(self.checkpoint), lease)
-        return replace(state, unasked=probe.unasked)
-
-    def known_figures(self, *, are_taken_over: bool) -> dict[str, ProbeFigures]:
-        """Returns what the published version tells of probes, by their names, where its answers are published
-        anew: no engine starts for these either.
-
-        :param are_taken_over: whether all answers are the published version's.
-        """
-        if self.base is None or self.checkpoint.base is None or not are_taken_over:
-            return {}
-        of_probes = self.base.to_report(self.job.slice_path).probes
-        hashes = {probe.name: probe.hash for probe in self.probes}
-        return {name: told for name, told in of_probes.items() if told.hash == hashes.get(name)}
-
-    def _state_of(self, plan: Plan, checkpoint: Checkpoint, lease: Lease | None) -> CheckpointState:
-        since_epoch = 0
-        if self.job.rerun.retry_quarantined:
-            # Failures of earlier runs do not count. Without a lease, this run has not failed any row yet.
-            since_epoch = lease.epoch if lease is not None else sys.maxsize
-        ledger = checkpoint.read_ledger(plan, retry=self.job.rerun.retry_quarantined)
-        quality = self.job.quality
-        return CheckpointState(plan, ledger, quality.max_attempts, since_epoch, quality.repair)

@@ -11,7 +11,7 @@ from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.contract.spec.gate import Gate
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.gates.facts import Facts
-from airflow_provider_raydatallm.processor.gates.judge import judge
+from airflow_provider_raydatallm.processor.gates.verdicts import judge
 from airflow_provider_raydatallm.processor.store.table_versions import newest_versions
 
 logger = logging.getLogger(__name__)

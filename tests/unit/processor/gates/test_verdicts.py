@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from airflow_provider_raydatallm.contract.result.probes import GoldenFigures
 from airflow_provider_raydatallm.contract.spec.gate import Gate
 from airflow_provider_raydatallm.processor.gates.facts import Facts
-from airflow_provider_raydatallm.processor.gates.judge import judge
+from airflow_provider_raydatallm.processor.gates.verdicts import judge
 
 
 def facts(

@@ -175,6 +175,12 @@ class Quality(TypedDict, total=False):
     :param golden: rows whose right answers are known, such as `{"path": "s3://lake/golden.csv"}`: the input's
         columns that the request reads, and one or more of the answers' columns. Each run answers them with
         the same engine, publishes none of them, and its report says how many are right. Default: none.
+    :param repeat: random rows that are asked once more: the report says how many have another answer then.
+        Below 1 a share of the rows (0.01), else so many of them (200). Their second answers are not
+        published. Default: none.
+    :param judge: a second model that is asked of random answers whether they are right, such as
+        `{"model": "Qwen/Qwen3-8B", "prompt": "{review} Label: {answer} Is the label right?", "rows": 200}`.
+        The report says how many it agrees with. Default: none.
     :param on_too_long: how to handle rows whose prompt plus max_tokens exceeds `max_model_len`: `quarantine`
         those whose prompt alone does not fit; `truncate` the end of the prompt's longest message;
         `raise_limit`: answer them last, with an engine that has a higher limit; or `chunk`, with
@@ -190,6 +196,8 @@ class Quality(TypedDict, total=False):
     max_attempts: int | Later
     gates: list[dict[str, Any]] | XComArg
     golden: Mapping[str, str] | XComArg | None
+    repeat: float | Later | None
+    judge: Mapping[str, Any] | XComArg | None
     on_too_long: Literal["quarantine", "truncate", "raise_limit", "chunk"] | Later
     hold: Mapping[str, Any] | XComArg
 

@@ -20,12 +20,12 @@ from airflow.sdk.definitions.asset import AssetRef
 
 from airflow_provider_raydatallm.contract.result.probes import GoldenFigures, JudgeFigures, RepeatFigures
 from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
+from airflow_provider_raydatallm.contract.spec.gate import PROBES
 from airflow_provider_raydatallm.task import own_xcom
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from airflow_provider_raydatallm.contract.spec.gate import PROBES
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 
 log = logging.getLogger(__name__)

@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.dialect import engines_with
 from airflow_provider_raydatallm.contract.spec.engines import AUTO, KINDS, is_profile, with_kind
 from airflow_provider_raydatallm.contract.spec.engines.http import KEY_VARIABLE, Http, clean_key
+from airflow_provider_raydatallm.contract.spec.gate import PROBES
 from airflow_provider_raydatallm.contract.spec.hold import Hold
 from airflow_provider_raydatallm.contract.spec.leaves import ARGUMENTS, COLLECTIONS, LEAVES, Leaf, expand
 from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS, SliceJob
@@ -55,7 +56,8 @@ _PROMPTS = _OF_ROWS & LEAVES.keys() - COLLECTIONS
 _FIELD = re.compile(r"\{[^{}]+\}")
 #: Leaves that depend on the task beside those that it owns.
 _OF_SOME_TASKS = (
-    "quality.on_too_long", "quality.max_invalid", "quality.repair", "quality.golden", "quality.gates",
+    "quality.on_too_long", "quality.max_invalid", "quality.repair", "quality.golden", "quality.judge",
+    "quality.gates",
 )  # fmt: skip
 #: Leaves of a form, which may be empty.
 _MAY_BE_EMPTY = ("source.max_rows", "source.trial")
@@ -100,8 +102,8 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
         own = [path for path, leaf in LEAVES.items() if leaf.group != "engine" and leaf.kinds]
         fields = _without_leaves(fields, [*own, *_OF_SOME_TASKS])
     quality = arguments["quality"]
-    has_golden_later = isinstance(quality, Mapping) and is_rendered_later(quality.get("golden"))
-    if _is_later(arguments["choices"]) or has_golden_later:  # their labels, or golden rows, are not known
+    is_asked_later = isinstance(quality, Mapping) and any(is_rendered_later(quality.get(n)) for n in PROBES)
+    if _is_later(arguments["choices"]) or is_asked_later:  # what they are of is not known
         fields = _without_leaves(fields, ["quality.gates"])
     for leaf in _standing_for_later(arguments):
         stand_in = {leaf.name: leaf.declared.stand_in}

@@ -1,6 +1,6 @@
 """How many rows have another answer when they are asked twice, at temperature 0 and 1.
 
-    python -m benchmarks.gpu.repeat --model DIR [--rows 4000] [--batch-invariant]
+    python -m benchmarks.gpu.repeat [texts drawn labels] --model DIR [--rows 4000] [--batch-invariant]
 
 Needs ray, vllm and this repository, no Airflow. Starts its own Ray. Half of the rows of each slice are asked
 again (`quality.repeat`), by the same engine, beside other rows than the first time.
@@ -22,16 +22,20 @@ from typing import Any
 from benchmarks.prompts import rows_of
 
 CASES: dict[str, dict[str, Any]] = {
-    "texts at temperature 0": {"sampling_params": {"max_tokens": 64, "temperature": 0}},
-    "texts at temperature 1": {"sampling_params": {"max_tokens": 64, "temperature": 1}},
+    "texts": {"sampling_params": {"max_tokens": 64, "temperature": 0}},
+    "drawn": {"sampling_params": {"max_tokens": 64, "temperature": 1}},
     "labels": {"choices": ["Finance", "Law", "Software", "Other"]},
 }
+JUDGE = "Text: {text} Summary: {answer} Is the summary about the text?"
 HEAD_SECONDS = 20
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("cases", nargs="*", metavar="CASE", help=f"of {', '.join(CASES)}; all by default")
     parser.add_argument("--model", required=True)
+    parser.add_argument("--engine", default="{}", help="JSON of more engine arguments")
+    parser.add_argument("--judge", action="store_true", help="the same model judges 200 answers, too")
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--batch-invariant", action="store_true", help="vLLM's kernels for that")
     args = parser.parse_args()
@@ -48,8 +52,8 @@ def main() -> None:
         )
         try:
             time.sleep(HEAD_SECONDS)
-            for name, asked in CASES.items():
-                run(Path(folder), args, name, asked)
+            for name in args.cases or CASES:
+                run(Path(folder), args, name, CASES[name])
         finally:
             head.terminate()
             head.wait()
@@ -60,14 +64,17 @@ def run(folder: Path, args: argparse.Namespace, name: str, asked: dict[str, Any]
     import pyarrow.parquet as pq
 
     pq.write_table(pa.Table.from_pylist(rows_of("short", args.rows)), folder / "in.parquet")
+    quality: dict[str, Any] = {"repeat": args.rows // 2}
+    if args.judge:
+        quality["judge"] = {"model": args.model, "prompt": JUDGE, "kwargs": {"max_model_len": 2048}}
     job = {
         "slice_key": "all",
         "input_path": f"{folder}/in.parquet",
-        "output_path": f"{folder}/{name.replace(' ', '-')}",
+        "output_path": f"{folder}/{name}",
         "model_source": args.model,
         "prompt": "What is this text about? {text}",
-        "quality": {"repeat": args.rows // 2},
-        "engine": {"scope": "slice", "kwargs": {"max_model_len": 2048}},
+        "quality": quality,
+        "engine": {"scope": "slice", "kwargs": {"max_model_len": 2048, **json.loads(args.engine)}},
         **asked,
     }
     spec = folder / "spec.json"
@@ -82,8 +89,9 @@ def run(folder: Path, args: argparse.Namespace, name: str, asked: dict[str, Any]
         raise SystemExit(f"{name}: {processor.stderr[-3000:]}")
     report = json.loads(processor.stdout[processor.stdout.index("{\n") :])
     figures = {"seconds": round(time.time() - began, 1), **report["seconds"], **report["repeat"]}
+    figures["judge"] = report["judge"]
     invariant = "invariant" if args.batch_invariant else "default"
-    print(f"RESULT {name}, {invariant}: {json.dumps(figures)}", flush=True)
+    print(f"RESULT {name}, {invariant}, {args.engine}: {json.dumps(figures)}", flush=True)
 
 
 if __name__ == "__main__":

@@ -79,7 +79,7 @@ class Quality(Group):
         None,
         affects=Affects.NOTHING,
         doc="a second model that is asked of random answers whether they are right, such as "
-        '`{"model": "Qwen/Qwen3-8B", "prompt": "Review: {review} Label: {answer} Is the label right?", '
+        '`{"model": "Qwen/Qwen3-8B", "prompt": "{review} Label: {answer} Is the label right?", '
         '"rows": 200}`. The report says how many it agrees with. Default: none.',
         secret=True,
     )

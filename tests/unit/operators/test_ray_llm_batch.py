@@ -214,6 +214,7 @@ def test_arguments_may_come_from_upstream_tasks() -> None:
     {"choices": ["{{ params.x }}", "b"], "quality": {"gates": [{"of": "label:spam", "max": 0.5}]}},
     {"task": "{{ params.x }}", "quality": {"gates": [{"of": "top_label", "max": 0.5}]}},
     {"quality": {"golden": {"path": "{{ params.x }}"}, "gates": [{"of": "golden", "min": 0.5}]}},
+    {"quality": {"repeat": "{{ params.x }}", "gates": [{"of": "repeat", "max": 0.5}]}},
     {"images": {"column": "{{ params.x }}", "sources": ["/photos"]}},
     {"task": "transcribe", "audio": {"column": "{{ params.x }}", "max_seconds": 60}},
     {"task": "transcribe", "audio": XCOM},

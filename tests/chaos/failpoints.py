@@ -43,6 +43,8 @@ _STEPS = [
     ("create", _CHECKPOINT + r"/plan-.*", "plan"),
     ("put", _CHECKPOINT + r"/carried\d+-rows-.*", "carried-over fragment"),
     ("put", _CHECKPOINT + r"/rows-.*", "fragment"),
+    ("put create", _CHECKPOINT + r"/(?:golden|repeat|judge)-[^/]+/.*", "file of a probe"),
+    ("put", _CHECKPOINT + r"/again-.*", "rejection"),
     ("put", _CHECKPOINT + r"/(?:failed|invalid|cut)-.*", "failed fragment"),
     ("create", _CHECKPOINT + r"/carried-over-\d+\.json", "carried-over mark"),
     ("put_file", _STAGED + r"/part-.*", "staged part"),

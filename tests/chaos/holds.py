@@ -82,6 +82,16 @@ def _discarded_first(life: Life, name: str, before: int) -> None:
     _expect_unchanged(life, before)
 
 
+def _asked_again(life: Life, name: str, before: int) -> None:
+    """A command is killed, and another one finishes its work: the next run asks just these rows again."""
+    life.answer(life.how(life.trial.points[1], act="ask again", staged=name))
+    life.look()
+    result = life.answer(life.how(act="ask again", staged=name)).result
+    _expect(life, result, "discarded", or_says="no staged version of")
+    _expect_unchanged(life, before)
+    life.to_answer += sum(row["id"] % 3 == 0 for row in life.place.slice.expected()[0])
+
+
 def _expect(life: Life, result: dict[str, Any], outcome: str, or_says: str = "\0") -> None:
     if (result.get("value") or {}).get("outcome") != outcome and or_says not in result.get("error", ""):
         life.outcome.faults.append(f"it should be {outcome}: {result}")
@@ -96,4 +106,5 @@ def _expect_unchanged(life: Life, before: int) -> None:
 _LIVES = {
     "commit": _committed, "run": _by_a_run, "discard": _discarded, "commit, late": _two_commands,
     "commit beside gc": _beside_gc, "discarded before a late commit": _discarded_first,
+    "asked again": _asked_again,
 }  # fmt: skip

@@ -8,6 +8,7 @@ own text in the prompt, so that the audit can tell whose answer a row has.
 from __future__ import annotations
 
 import io
+import json
 import math
 import random
 from collections.abc import Mapping
@@ -35,7 +36,9 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Scenario:
-    """`before`: what the job of the version that is there already differs in; None when there is none."""
+    """`before`: what the job of the version that is there already differs in; None when there is none.
+    `judged`: whether there are golden rows, rows that are asked twice, a second model, and gates of them and
+    of an own check."""
 
     given: Mapping[str, Any] = field(default_factory=dict)
     before: Mapping[str, Any] | None = None
@@ -44,6 +47,7 @@ class Scenario:
     failing: bool = False
     healed: bool = False
     new_file: bool = False
+    judged: bool = False
 
 
 _PARTS = {"publish__file_per_input": True}
@@ -77,10 +81,26 @@ SCENARIOS: dict[str, Scenario] = {
     "vectors recompute": Scenario({**_RECOMPUTE, "task": "embed"}, {}, 1),
     "scores": Scenario({**_FAILING, **_PARTS, "task": "score", "query": "{note}"}, failing=True),
     "labels": Scenario({"task": "classify", "choices": LABELS, "labels__confidence": True}),
+    "judged": Scenario(judged=True),
+    "judged failing": Scenario({**_FAILING, **_PARTS}, failing=True, judged=True),
+    "judged recompute": Scenario(_RECOMPUTE, {}, 1, judged=True),
     "retry parts": Scenario(
         {**_FAILING, **_PARTS, "rerun__retry_quarantined": True}, {"rerun__retry_quarantined": False},
         failing=True, healed=True,
     ),
+}  # fmt: skip
+
+
+#: Rows whose answers are known, and those that are asked twice.
+_GOLDEN, _REPEATED = 3, 5
+_JUDGED: Mapping[str, Any] = {
+    "repeat": _REPEATED,
+    "judge": {"model": "m/judge", "prompt": "Is {answer} right?", "rows": 10_000},
+    "gates": [
+        {"of": "golden", "min": 1}, {"of": "repeat", "max": 0}, {"of": "judge", "min": 1},
+        {"of": "sql:SELECT count(*) - count(DISTINCT id) FROM answers", "max": 0},
+        {"of": "spread:answer", "against": 1, "max": 100, "then": "warn"},
+    ],
 }  # fmt: skip
 
 
@@ -155,7 +175,8 @@ class Slice:
         if self.scenario.healed and self.scenario.given.get("rerun__retry_quarantined"):
             return failing
         attempts = self.scenario.given.get("quality__max_attempts", 1)
-        return len(rows) + (attempts - 1) * failing * self.scenario.failing
+        judged = self.scenario.judged * (_GOLDEN + _REPEATED + len(self.expected()[0]))
+        return len(rows) + (attempts - 1) * failing * self.scenario.failing + judged
 
     @property
     def slice_path(self) -> str:
@@ -165,6 +186,9 @@ class Slice:
         given = {**self.scenario.given, **(self.scenario.before or {} if before else {}), **more}
         question = given.pop("question", 0 if before else self.scenario.question)
         max_file_bytes = given.pop("publish__max_file_bytes", None)
+        if self.scenario.judged:
+            given |= {f"quality__{name}": value for name, value in _JUDGED.items()}
+            given["quality__golden"] = {"path": f"{self.root}/golden-{question}.jsonl"}
         job = job_of(
             input_path=f"{self.root}/in", output_path=f"{self.root}/out", prompt=QUESTIONS[question], **given
         )
@@ -173,6 +197,11 @@ class Slice:
     def write_input(self, fs: fsspec.AbstractFileSystem, path: str, *, new: bool) -> None:
         """Put the input files: those that were there before, or the one that is new."""
         fs.makedirs(f"{path}/in", exist_ok=True)
+        for number, question in enumerate(QUESTIONS if self.scenario.judged else ()):
+            names = [f"golden {i}" for i in range(_GOLDEN)]
+            rows = [{"name": name, "answer": question.replace("{name}", name)} for name in names]
+            lines = "".join(json.dumps(row) + "\n" for row in rows)
+            fs.pipe_file(f"{path}/golden-{number}.jsonl", lines.encode())
         for index, rows in enumerate(self.files):
             if new != (self.scenario.new_file and index == len(self.files) - 1):
                 continue

@@ -25,11 +25,13 @@ _ALL = list(SCENARIOS)
 _REPLACING = [n for n, s in SCENARIOS.items() if s.before is not None]
 _KEEPING = [n for n in _REPLACING if not n.startswith("not kept")]
 _FAILING = ["failing", "failing twice", "failing parts", "recompute failing"]
+_JUDGED = ["judged", "judged failing", "judged recompute"]
 _TAKING_OVER = ["extend", "extend parts", "retry", "retry parts"]
 #: Every step, and the scenarios that come by it.
 STEPS: dict[str, list[str]] = {
     "lease": _ANY, "beat": _ANY, "plan": _ANY, "fragment": _ANY, "failed fragment": _FAILING,
-    "carried-over fragment": _TAKING_OVER, "carried-over mark": _TAKING_OVER, "progress": _ANY,
+    "file of a probe": _JUDGED, "carried-over fragment": _TAKING_OVER, "carried-over mark": _TAKING_OVER,
+    "progress": _ANY,
     "staged part": _ALL, "staged quarantine": _FAILING, "plan of the version": _ALL, "staged marker": _ALL,
     "document": _ALL, "commit": _ALL, "removal of the document": _ALL, "look at the commits": _ALL,
     "kept copy": _KEEPING, "removal by the fence": _REPLACING,
@@ -209,8 +211,13 @@ STAGED: dict[str, list[str]] = {
     "commit, late": ["commit", "look at the commits", "placing a file", "removal of the document"],
     "commit beside gc": ["commit", "look at the commits", "placing a file"],
     "discarded before a late commit": ["commit"],
+    "asked again": ["rejection", "commit", "removal of the document", "removal of staged data"],
 }
+#: Scenarios of staged versions, and those whose published rows nobody asks again.
+_STAGED = ["new", "parts", "failing", "recompute", "recompute parts", *_JUDGED]
+_STAGED_TAKING_OVER = ["extend", "retry"]
 _STAGING = ["staged part", "plan of the version", "staged marker", "document"]
+_STAGING_JUDGED = [*_STAGING, "file of a probe"]
 
 
 def staged_trials(seed: int, count: int) -> Iterator[Trial]:
@@ -218,15 +225,17 @@ def staged_trials(seed: int, count: int) -> Iterator[Trial]:
     for index in range(count):
         rng = random.Random(f"{seed} staged {index}")
         variant = list(STAGED)[index % len(STAGED)]
-        scenario = rng.choice(["new", "parts", "failing", "recompute", "recompute parts", "extend", "retry"])
-        staging = _point(rng, rng.choice(_STAGING), rng.choice(_WHENS))
-        steps = [s for s in STAGED[variant] if scenario in STEPS[s]]
+        scenario = rng.choice([*_STAGED, *([] if variant == "asked again" else _STAGED_TAKING_OVER)])
+        staging = _point(
+            rng, rng.choice(_STAGING_JUDGED if scenario in _JUDGED else _STAGING), rng.choice(_WHENS)
+        )
+        steps = [s for s in STAGED[variant] if scenario in STEPS.get(s, _ALL)]
         step, when = rng.choice(steps), rng.choice(("before", "after"))
-        stops = variant not in ("commit", "run", "discard")
+        stops = variant not in ("commit", "run", "discard", "asked again")
         late = "before" if variant.startswith("discarded") else when
         point = stop_at(step, late) if stops else FailPoint(step, when)
         yield Trial(
-            f"h{index:04}", "staged", STORAGES[index % 7 == 6], scenario, (staging, point), variant=variant
+            f"h{index:04}", "staged", STORAGES[index % 5 == 4], scenario, (staging, point), variant=variant
         )
 
 

@@ -19,6 +19,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import slice_run
+from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
 from airflow_provider_raydatallm.processor.metrics import progress
 from airflow_provider_raydatallm.processor.publish import garbage, reconcile, staged_commands
 from airflow_provider_raydatallm.processor.sinks import folder
@@ -37,6 +38,8 @@ from tests.support.in_process import InProcess, answer_numbers
 #: Of a stub's answers: input and output.
 TOKENS = (7, 3)
 BATCH = 6
+#: The rows that are asked again.
+AGAIN = "id % 3 = 0"
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class How:
     """How one process answers: where it is struck, how long each batch takes, when it begins (epoch
     seconds), after how many seconds its holder is taken for dead; and a file that it makes when it waits for
     another run, and that it waits for before it answers. `act`: whether it runs the slice, stages it only, or
-    commits or discards the version that is `staged`."""
+    commits or discards the version that is `staged`, or has rows of it asked again (`AGAIN`)."""
 
     points: tuple[FailPoint, ...] = ()
     batch_seconds: float = 0.0
@@ -64,7 +67,7 @@ class How:
     stale: float = 0.3
     meet: str = ""
     sabotage: str = ""
-    act: Literal["run", "stage", "commit", "discard"] = "run"
+    act: Literal["run", "stage", "commit", "discard", "ask again"] = "run"
     staged: str | None = None
 
 
@@ -130,6 +133,9 @@ def answer(place: Place, how: How, change: dict[str, Any]) -> dict[str, Any]:
             "answered": 0,
             "name": staged_commands.discard_for_people(job.address, how.staged),
         }
+    if how.act == "ask again":
+        name, rows = ask_again_for_people(job.address, how.staged, AGAIN)
+        return {"outcome": "discarded", "answered": 0, "name": name, "rows": rows}
     if how.act == "stage":
         staged = slice_run.stage_slice(job, told, cluster)
         if isinstance(staged, StagedVersion):

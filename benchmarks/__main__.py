@@ -18,6 +18,7 @@ PARTS = (
     "slice_cost",
     "dedup_cost",
     "answer_cost",
+    "gates",
     "labels",
     "images",
     "page",

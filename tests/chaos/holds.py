@@ -24,7 +24,7 @@ def staged(life: Life) -> None:
     life.look()
     life.until_published()
     life.outcome.again = life.answered - life.to_answer
-    life.check_paid(0)
+    life.check_paid(int(life.trial.points[0].step == "file of a probe"))
 
 
 def _committed(life: Life, name: str, before: int) -> None:

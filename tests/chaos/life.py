@@ -23,7 +23,8 @@ LIMIT = 300.0
 #: Before these, rows may be missing.
 _ANSWERING = {
     "lease", "beat", "plan", "fragment", "failed fragment", "carried-over fragment", "carried-over mark",
-    "progress", "removal of old lease", "", "file of a probe"}  # fmt: skip
+    "progress", "removal of old lease", "", "file of a probe",
+}  # fmt: skip
 
 
 @dataclass

@@ -123,6 +123,23 @@ def test_person_looks_at_a_slice_in_the_browser_has_a_row_answered_again_and_app
     assert table.rows_right(DAY)
 
 
+@pytest.mark.parametrize("mode", [long("waiting"), "deferred"], indirect=True)
+def test_silence_rejects_a_slice_or_publishes_it_as_the_dag_says(
+    airflow: Airflow, make_table: Callable[..., Table], mode: str
+) -> None:
+    rejected, approved = make_table(DAY), make_table(DAY)
+    late, _ = held(airflow, rejected, f"rejected_late_{mode}")
+    unseen, _ = held(airflow, approved, f"approved_late_{mode}")
+    assert airflow.api.finish(late) == "failed"
+    failure = airflow.api.xcom(late, "ray_llm_failure")
+    assert failure["sentence"].startswith(f"slice '{DAY}' was rejected")
+    assert airflow.api.get(late)["try_number"] == 1
+    assert not rejected.has_output(DAY)
+    assert airflow.api.finish(unseen) == "success"
+    assert approved.rows_right(DAY)
+    assert (answered(rejected), answered(approved)) == (ROWS, ROWS)
+
+
 @pytest.mark.long
 def test_answer_to_what_was_asked_before_a_clear_publishes_nothing(
     airflow: Airflow, make_table: Callable[..., Table]

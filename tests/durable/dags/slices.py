@@ -67,6 +67,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "quality": REVIEWED,
         "runtime_env": {"env_vars": {"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}},
     },
+    # Nobody looks at it.
+    "rejected_late": {"quality": {**REVIEWED, "hold": {"reject_after": "20s"}}},
+    "approved_late": {"quality": {**REVIEWED, "hold": {"approve_after": "20s"}}},
     "once": {"retries": 0, "limits": {"orphan": 60, "reconnect": 5}},
 }
 FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")

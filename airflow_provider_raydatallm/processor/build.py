@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.probes import ProbeFigures
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.gates.own_checks import CheckPlan, run_check
@@ -96,11 +97,19 @@ class Build:
         """Returns what the own checks of gates say.
 
         :param files: addresses of the staged rows.
+        :raises SliceError: naming the check that raises, or says no number; where one hangs, or its process
+            dies, all of them.
         """
         checks = self.job.quality.own_checks
         plans = [CheckPlan(check, tuple(files)) for check in checks]
-        said = cluster.run_tasks(run_check, plans, timeout=self.job.limits.stall) if plans else []
-        return dict(zip(checks, said, strict=True))
+        try:
+            said = cluster.run_tasks(run_check, plans, timeout=self.job.limits.stall) if plans else []
+            return dict(zip(checks, said, strict=True))
+        except SliceError as e:
+            if e.failure.kind == "input":
+                raise
+            sentence = f"quality.gates ({'; '.join(checks)}): {e.failure.sentence}"
+            raise SliceError.of(replace(e.failure, sentence=sentence)) from e
 
     def load_state(self, lease: Lease | None = None) -> CheckpointState:
         """Reads which rows are finished, quarantined and missing."""

@@ -190,7 +190,8 @@ class BuildRun:
         assert inference is not None
         held_by = engine or inference.engine
         rows_left = 0
-        self._check_cost()
+        if not rows.is_probe:  # the slice is answered
+            self._check_cost()
 
         def on_queued(waiting: dict[str, Any]) -> None:
             self._check_lease()

@@ -151,6 +151,24 @@ def test_golden_rows_end_no_slice_whose_rows_are_answered(job: SliceJob, clock: 
     assert report.cost.per_1000_rows == pytest.approx(10, abs=0.1)
 
 
+def test_retry_asks_golden_rows_of_a_slice_that_has_spent_its_limit_on_its_own(
+    job: SliceJob, clock: Clock
+) -> None:
+    golden = Path(job.input_path).parent / "golden.jsonl"
+    golden.write_text('{"name": "g", "answer": "g"}')
+
+    def pass_or_die(batch: pa.Table) -> None:
+        clock.pass_(100)(batch)
+        if '"g"' in batch["__request"][0].as_py():
+            raise OSError("the node is gone")
+
+    dear = limited(job, 0.4, quality__golden={"path": str(golden)})
+    with pytest.raises(Exception, match="node is gone"):
+        run_in_process(dear, InProcess(batch=BATCH, before_batch=pass_or_die))
+    report = run_in_process(dear, InProcess(batch=BATCH))
+    assert (report.outcome, report.golden and report.golden.correct) == ("published", 1)
+
+
 def test_killed_try_counts_as_far_as_it_kept_its_cost(job: SliceJob, clock: Clock) -> None:
     def fail(batch: pa.Table) -> None:
         clock.now += 100

@@ -14,6 +14,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.gates.own_checks import CheckPlan
 from airflow_provider_raydatallm.processor.publish.staged_commands import publish_approved
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 
@@ -222,3 +223,15 @@ def test_query_that_gives_no_number_publishes_nothing(job: SliceJob, query: str,
     assert files(job) == []
     assert run_in_process(of_sql(job, "SELECT count(*) FROM answers", min=0), cluster).outcome == "published"
     assert cluster.answered == 4
+
+
+def test_check_whose_process_ends_is_named(job: SliceJob) -> None:
+    class Loses(InProcess):
+        def run_tasks(self, function: Any, inputs: Any, timeout: float) -> Any:
+            if any(isinstance(one, CheckPlan) for one in inputs):
+                raise SliceError("the worker died", kind="transient")
+            return super().run_tasks(function, inputs, timeout)
+
+    with pytest.raises(SliceError, match=r"^quality\.gates \(own_checks:rows\): the worker died") as raised:
+        run_in_process(asking(job, "rows", min=1), Loses())
+    assert raised.value.failure.kind == "transient"

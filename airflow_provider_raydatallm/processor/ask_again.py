@@ -6,8 +6,6 @@ discards it, so that a process that is killed at any step has rejected it, or no
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import pyarrow as pa
 
@@ -15,12 +13,12 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.slice_paths import SliceAddress
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.columns import ROW_ID_FIELDS
+from airflow_provider_raydatallm.processor.gates.own_checks import open_rows
 from airflow_provider_raydatallm.processor.gates.sql import rows_where
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.carry_over import RowIds, quarantined_rows
 from airflow_provider_raydatallm.processor.publish.commit import discard
 from airflow_provider_raydatallm.processor.publish.staged_commands import get_staged, is_known
-from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 from airflow_provider_raydatallm.processor.store.asked_again import put_asked_again
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, load_plan
 from airflow_provider_raydatallm.processor.store.ledger import position, unit_and_offset
@@ -32,9 +30,6 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersionError,
     forget_rejection,
 )
-
-if TYPE_CHECKING:
-    import pyarrow.dataset as ds
 
 #: Rows that are told from others at once.
 _ROWS = 1 << 20
@@ -72,7 +67,9 @@ def _rows_where(folders: SliceFolders, staged: StagedVersion, condition: str) ->
     plan = load_plan(folders.metadata, staged.version.plan)
     if plan is None:
         raise StagedVersionError(f"the plan of {staged.name} is gone or damaged, so its rows are not known")
-    numbers = np.sort(rows_where(_dataset(folders, staged), condition))
+    version = staged.version
+    files = [f"{folders.staging.url}/{version.staged_name(file)}" for file in version.files]
+    numbers = np.sort(rows_where(open_rows(files), condition))
     if not len(numbers):
         raise SliceError(f"{condition!r} selects none of the answered rows of {staged.name}", kind="input")
     selected = _positions(folders, staged, plan, numbers)
@@ -87,14 +84,6 @@ def _rows_where(folders: SliceFolders, staged: StagedVersion, condition: str) ->
     units, starts = unit_and_offset(asked[:, 0])
     spans = np.column_stack([starts, starts + (asked[:, 1] - asked[:, 0])])
     return {plan.units[unit].id: spans[units == unit] for unit in np.unique(units).tolist()}
-
-
-def _dataset(folders: SliceFolders, staged: StagedVersion) -> ds.Dataset:
-    import pyarrow.dataset as ds
-
-    version = staged.version
-    opened = [open_fs(folders.staging.path(version.staged_name(file))) for file in version.files]
-    return ds.dataset([path for _, path in opened], filesystem=opened[0][0], format="parquet")
 
 
 def _positions(folders: SliceFolders, staged: StagedVersion, plan: Plan, numbers: np.ndarray) -> Spans:

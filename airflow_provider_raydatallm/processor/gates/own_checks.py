@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
@@ -39,16 +39,22 @@ def load_check(check: str) -> Callable[[ds.Dataset], Any]:
     return function
 
 
+def open_rows(files: Sequence[str]) -> ds.Dataset:
+    """
+    :param files: addresses of staged files, in one place.
+    """
+    import pyarrow.dataset as ds  # with pandas, which few runs need
+
+    opened = [open_fs(file) for file in files]
+    return ds.dataset([path for _, path in opened], filesystem=opened[0][0], format="parquet")
+
+
 def run_check(plan: CheckPlan) -> float:
     """Returns what the check says of the rows.
 
     :raises SliceError: when it raises, or returns no number.
     """
-    import pyarrow.dataset as ds  # with pandas, which only a check needs
-
-    check = load_check(plan.check)
-    opened = [open_fs(file) for file in plan.files]
-    rows = ds.dataset([path for _, path in opened], filesystem=opened[0][0], format="parquet")
+    check, rows = load_check(plan.check), open_rows(plan.files)
     try:
         value = check(rows)
     except SliceError:

@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_for_people,
     publish_approved,
 )
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import read_staged, staged_names
 from tests.support import stub_engine
@@ -108,6 +109,16 @@ def test_rows_of_a_condition_are_asked_again_and_no_others(job: SliceJob) -> Non
     assert published(job) == expected(is_cut)
     assert (report.counts.succeeded, report.counts.quarantined, report.counts.truncated) == (57, 3, 0)
     assert run(job, cluster).outcome == "unchanged"
+
+
+def test_rows_of_a_slice_in_an_object_store_are_asked_again(job: SliceJob, s3_store: Store) -> None:
+    model = Model()
+    cluster = InProcess(answer=model)
+    job = changed(job, output_path=f"{s3_store.url}/out")
+    name = held(job, cluster)
+    assert ask_again_for_people(job.address, name, CUT) == (name, 12)
+    model.cuts = lambda n: False
+    assert (run(job, cluster).outcome, cluster.answered - N) == ("published", 12)
 
 
 def test_result_is_judged_anew_and_may_be_asked_again_once_more(job: SliceJob) -> None:

@@ -92,12 +92,18 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
     earlier, rows = find_earlier(build, state)
     known = build.known_figures(are_taken_over=not rows and state.is_taken_over)
     asked = {probe.name: build.load_probe_state(probe) for probe in build.probes if probe.name not in known}
-    probes = {name: (state.rows_asked, state.rows_missing) for name, state in asked.items()}
+    hashes = {probe.name: probe.hash for probe in build.probes}
+    staged = build.staged.to_report(job.slice_path).probes if build.staged is not None else {}
+    is_told = {name for name, told in staged.items() if told.hash == hashes.get(name)}
+    probes = {
+        name: (state.rows_asked, 0 if name in is_told else state.rows_missing)
+        for name, state in asked.items()
+    }
     findings = _quarantine_findings(build, state)
     if build.inference is None or not rows:
-        staged = build.staged.name if build.staged is not None else None
+        name = build.staged.name if build.staged is not None else None
         return RunPlan(
-            job, cluster, build.plan, report, earlier=earlier, staged=staged, probes=probes, findings=findings
+            job, cluster, build.plan, report, earlier=earlier, staged=name, probes=probes, findings=findings
         )
     engine = build.inference.engine
     past = newest_throughput(job)

@@ -75,9 +75,11 @@ class JudgedAnswers(Probe):
         pq.write_table(rows, sink)
         content = sink.getvalue().to_pybytes()
         folder = self.checkpoint(of_slice.checkpoint).folder
-        name = f"{folder}/rows-{hashlib.sha256(content).hexdigest()[:16]}.parquet"
+        checksum = hashlib.sha256(content).hexdigest()
+        name = f"{folder}/rows-{checksum[:16]}.parquet"
         store = of_slice.checkpoint.store
-        store.create(name, content)
+        if store.sha256(name) != checksum:  # it is not there, or damaged
+            store.put(name, content)
         source: dict[str, Any] = {"column": None, "max_rows": None, "format": "auto", "column_types": {}}
         job = job.model_copy(update={"input_path": f"{store.url}/{name}"}).changed(source=source)
         survey = survey_input(job, list_input(job))

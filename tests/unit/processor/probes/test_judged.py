@@ -145,6 +145,25 @@ def test_run_after_one_that_was_killed_asks_what_is_missing(job: SliceJob) -> No
     assert report.judge.approved == 10
 
 
+@pytest.mark.parametrize("damaged", [b"", b"PAR1"])
+def test_damaged_file_of_judged_rows_is_written_anew(job: SliceJob, damaged: bytes) -> None:
+    with pytest.raises(SliceError, match="did not pass"):
+        run_in_process(changed(job, quality__gates=[{"of": "rows", "max": 1}]), Judging())
+    [file] = Path(job.paths.metadata).glob("checkpoint/*/judge-*/rows-*.parquet")
+    file.write_bytes(damaged)
+    judge = run_in_process(job, Judging()).judge
+    assert judge is not None
+    assert (judge.rows, judge.approved) == (10, 10)
+
+
+def test_plan_tells_that_a_staged_slice_is_judged(job: SliceJob) -> None:
+    held = changed(job, quality__gates=[{"of": "rows", "then": "hold"}])
+    assert run_in_process(held, Judging()).outcome == "held"
+    assert as_json(plan_run(held, None))["judge"] == {"rows": 10, "to_answer": 0}
+    another = changed(held, quality__judge={**ASKS, "rows": 9})
+    assert as_json(plan_run(another, None))["judge"] == {"rows": 9, "to_answer": 9}
+
+
 def test_another_question_is_asked_anew(job: SliceJob) -> None:
     with pytest.raises(SliceError, match="did not pass"):
         run_in_process(changed(job, quality__gates=[{"of": "rows", "max": 1}]), Judging())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable
@@ -21,10 +22,12 @@ from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
 from airflow_provider_raydatallm.processor.earlier_answers import NotKept, find_earlier
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.publish import commit as commits
+from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_for_people,
     publish_approved,
 )
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import read_staged, staged_names
 from tests.support import stub_engine
@@ -43,12 +46,13 @@ class Model:
     def __init__(self, cuts: Callable[[int], bool] = lambda n: n % 5 == 0) -> None:
         self.asked: Counter[int] = Counter()
         self.cuts = cuts
+        self.fails: Callable[[int], bool] = lambda n: n % 20 == 7
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         rows = [int(json.loads(text)["messages"][-1]["content"]) for text in batch["__request"].to_pylist()]
         self.asked.update(rows)
         answers = stub_engine.answer(batch)
-        errors = ["broken" if n % 20 == 7 else None for n in rows]
+        errors = ["broken" if self.fails(n) else None for n in rows]
         texts = [
             None if error else f"{n}, asked {self.asked[n]}" for n, error in zip(rows, errors, strict=True)
         ]
@@ -229,6 +233,39 @@ def test_run_that_finishes_a_rejection_may_be_killed_too(
     assert run(job, cluster).outcome == "published"
     assert cluster.answered == N + 12
     assert published(job) == expected(is_cut)
+
+
+@pytest.mark.parametrize("removed", [1, 2, 3, 5, 8, 100])
+@pytest.mark.parametrize("by", ["gc", "publishing"])
+def test_rejected_answers_count_no_more_where_removing_them_is_killed(
+    job: SliceJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, removed: int
+) -> None:
+    model = Model()
+    cluster = InProcess(answer=model)
+    ask_again_for_people(job.address, held(job, cluster), "n = 10 OR n = 27")
+    left, real = [removed], Store.remove_file
+
+    def remove(store: Store, name: str) -> None:
+        if "checkpoint/" in name:
+            if not left[0]:
+                raise KilledError
+            left[0] -= 1
+        real(store, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "remove_file", remove)
+        with contextlib.suppress(KilledError):
+            if by == "gc":
+                [found] = find_leftovers(job.address, 0, stale_seconds=0)
+                remove_leftovers(found)
+            else:
+                model.fails = lambda n: n == 10
+                run(changed(job, quality__gates=[]), cluster)
+                model.fails = lambda n: n % 20 == 7
+    if by == "publishing":
+        pq.write_table(pa.table({"n": [100]}), tmp_path / "in" / "9.parquet")
+    run(changed(job, quality__gates=[], rerun__on_input_change="extend"), cluster)
+    assert published(job).get(10) == (None if by == "publishing" else "10, asked 2")
 
 
 @pytest.mark.parametrize("then", ["another condition", "none"])

@@ -55,7 +55,7 @@ class RunPlan:
     report: Report | None = None
     missing_rows: int = 0
     earlier: EarlierAnswers = NOTHING_EARLIER
-    #: What an earlier run staged of it, which the run publishes as it is.
+    #: What an earlier run staged of it, which the run judges anew and publishes as it is.
     staged: str | None = None
     #: Of rows of probes, by their names: how many there are, and how many of them are to be answered.
     probes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -156,7 +156,8 @@ def as_table(run: RunPlan, gpu_hour_price: float | None = None) -> str:
     for name, (asked, missing) in run.probes.items():
         lines.append((f"{name} rows", f"{asked:,}, of which {missing:,} are to be answered"))
     if run.staged is not None:
-        lines.append(("staged", f"{run.staged}, which the run publishes"))
+        does = "publishes if the gates let it" if run.job.quality.gates else "publishes"
+        lines.append(("staged", f"{run.staged}, which the run {does}"))
     if run.engine is not None:
         lines += [
             *_engine_lines(run.engine, run),

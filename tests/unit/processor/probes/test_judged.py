@@ -12,7 +12,7 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.run_plan import as_json, plan_run
+from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
 from tests.support import stub_engine
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.slice_files import checkpoint_folders
@@ -160,6 +160,7 @@ def test_plan_tells_that_a_staged_slice_is_judged(job: SliceJob) -> None:
     held = changed(job, quality__gates=[{"of": "rows", "then": "hold"}])
     assert run_in_process(held, Judging()).outcome == "held"
     assert as_json(plan_run(held, None))["judge"] == {"rows": 10, "to_answer": 0}
+    assert "which the run publishes if the gates let it" in as_table(plan_run(held, None))
     another = changed(held, quality__judge={**ASKS, "rows": 9})
     assert as_json(plan_run(another, None))["judge"] == {"rows": 9, "to_answer": 9}
 

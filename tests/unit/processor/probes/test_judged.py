@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.contract.log.progress_text import result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
@@ -156,6 +157,15 @@ def test_damaged_file_of_judged_rows_is_written_anew(job: SliceJob, damaged: byt
     assert (judge.rows, judge.approved) == (10, 10)
 
 
+def test_result_says_what_it_found(job: SliceJob) -> None:
+    for outcome, gates in (("held", [{"of": "rows", "then": "hold"}]), ("published", [])):
+        report = run_in_process(changed(job, quality__gates=gates, quality__repeat=3), Judging())
+        assert report.outcome == outcome
+        said = [line.partition(" (")[0] for line in result_lines(report)]
+        assert "m/judge agrees with 10 of 10 answers: 100.0%" in said
+        assert "0 of 3 rows that were asked twice have another answer: 0.0%" in said
+
+
 def test_plan_tells_that_a_staged_slice_is_judged(job: SliceJob) -> None:
     held = changed(job, quality__gates=[{"of": "rows", "then": "hold"}])
     assert run_in_process(held, Judging()).outcome == "held"
@@ -193,5 +203,7 @@ def test_question_that_cannot_be_asked_is_refused_before_any_row(
 def test_what_does_not_go_together(job: SliceJob) -> None:
     with pytest.raises(ValueError, match=r"quality.judge says whether answers are right, and task='embed'"):
         changed(job, task="embed")
+    with pytest.raises(ValueError, match=r"quality.judge\['kwargs'\]\['hf_token'\] looks like a secret"):
+        changed(job, quality__judge={**ASKS, "kwargs": {"hf_token": "hidden-away"}})
     with pytest.raises(ValueError, match="trust_remote_code would run"):
         changed(job, quality__judge={**ASKS, "kwargs": {"trust_remote_code": True}})

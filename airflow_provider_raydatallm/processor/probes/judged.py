@@ -161,7 +161,8 @@ def _columns(prompt: str, inputs: Sequence[str], answers: Sequence[str]) -> tupl
 
     :raises SliceError: when there is none of a name, or none of the answers.
     """
-    named = Template(prompt, [*inputs, *answers], argument="quality.judge").columns
+    lack = "neither the input nor the answers have"
+    named = Template(prompt, [*inputs, *answers], argument="quality.judge", lack=lack).columns
     asked = [name for name in named if name in answers]
     if not asked:
         raise SliceError(

@@ -187,7 +187,10 @@ def test_another_question_is_asked_anew(job: SliceJob) -> None:
 @pytest.mark.parametrize(
     ("asks", "says"),
     [
-        ({"prompt": "Is {nam} right: {answer}?"}, "quality.judge names the column 'nam'"),
+        (
+            {"prompt": "Is {nam} right: {answer}?"},
+            "quality.judge names the column 'nam', which neither the input nor the answers have: the columns",
+        ),
         ({"prompt": "Is {name} right?"}, "quality.judge asks nothing about the answers"),
     ],
 )

@@ -6,12 +6,15 @@ import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import dataset
 
 from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.contract.result.errors import SliceError
@@ -21,6 +24,7 @@ from airflow_provider_raydatallm.processor.__main__ import main as decide
 from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
 from airflow_provider_raydatallm.processor.earlier_answers import NotKept, find_earlier
 from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.gates.sql import open_query, rows_where
 from airflow_provider_raydatallm.processor.publish import commit as commits
 from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
@@ -299,6 +303,18 @@ def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: p
     assert [*Path(job.paths.metadata).glob("checkpoint/*")] == []
     assert run(job, cluster).outcome == "unchanged"
     assert published(job) == expected(lambda n: False)
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])
+def test_condition_is_in_utc_on_every_machine(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    hours = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(24)]
+    rows = dataset.dataset(pa.table({"made": hours, "half": np.zeros(24, np.float16)}))
+    assert rows_where(rows, "made < '2026-01-01 03:00'").tolist() == [0, 1, 2]
+    assert open_query("SELECT count(*) FROM answers WHERE made::DATE = '2026-01-01'")(rows) == 24
+    with pytest.raises(SliceError, match=r"over the columns made$") as refused:
+        rows_where(rows, "half = 0")
+    assert "half" in refused.value.failure.sentence
 
 
 def test_golden_rows_are_not_asked_again(job: SliceJob, tmp_path: Path) -> None:

@@ -146,7 +146,7 @@ def _judging(job: SliceJob) -> SliceJob:
     """The job of asking the second model."""
     judge = job.quality.judge
     assert judge is not None
-    nothing = {"preprocess": None, "postprocess": None, "columns": None, "code_hash": None}
+    nothing = {"preprocess": None, "postprocess": None, "columns": None, "code_hash": ""}
     task = Generate(kind="generate", prompt=judge.prompt, choices=(_YES, _NO))
     asked = job.model_copy(
         update={"model_source": judge.model, "task": task, "output_column": _VERDICT, **nothing}

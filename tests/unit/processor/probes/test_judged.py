@@ -13,6 +13,7 @@ import pytest
 from airflow_provider_raydatallm.contract.log.progress_text import result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.probes.judged import _judging
 from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
 from tests.support import stub_engine
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
@@ -201,6 +202,17 @@ def test_question_that_cannot_be_asked_is_refused_before_any_row(
     with pytest.raises(SliceError, match=says):
         run_in_process(changed(job, quality__judge={**ASKS, **asks}), cluster)
     assert cluster.asked == []
+
+
+@pytest.mark.parametrize("given", [
+    {"engine": "vllm", "adapter": {"path": "/lora"}, "labels": {"confidence": True}, "choices": ["a", "b"]},
+    {"engine": {"kind": "http", "url": "https://x/v1"}},
+    {"engine": "vllm", "task": "transcribe", "audio": {"column": "name"}, "prompt": None},
+    {"postprocess": "tests.unit.processor.probes.test_repeated:as_parts", "code_hash": "0123"},
+])  # fmt: skip
+def test_judge_is_asked_by_a_job_as_any_other(job: SliceJob, given: dict[str, Any]) -> None:
+    asked = _judging(changed(job, **given))
+    assert SliceJob.model_validate_json(asked.model_dump_json()) == asked
 
 
 def test_what_does_not_go_together(job: SliceJob) -> None:

@@ -55,7 +55,7 @@ class RunPlan:
     report: Report | None = None
     missing_rows: int = 0
     earlier: EarlierAnswers = NOTHING_EARLIER
-    #: What an earlier run staged of it, which the run publishes as it is.
+    #: What an earlier run staged of it, which the run judges anew and publishes as it is.
     staged: str | None = None
     #: Of rows of probes, by their names: how many there are, and how many of them are to be answered.
     probes: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -92,12 +92,18 @@ def plan_run(job: SliceJob, cluster: facts.ClusterFacts | None) -> RunPlan:
     earlier, rows = find_earlier(build, state)
     known = build.known_figures(are_taken_over=not rows and state.is_taken_over)
     asked = {probe.name: build.load_probe_state(probe) for probe in build.probes if probe.name not in known}
-    probes = {name: (state.rows_asked, state.rows_missing) for name, state in asked.items()}
+    hashes = {probe.name: probe.hash for probe in build.probes}
+    staged = build.staged.to_report(job.slice_path).probes if build.staged is not None else {}
+    is_told = {name for name, told in staged.items() if told.hash == hashes.get(name)}
+    probes = {
+        name: (state.rows_asked, 0 if name in is_told else state.rows_missing)
+        for name, state in asked.items()
+    }
     findings = _quarantine_findings(build, state)
     if build.inference is None or not rows:
-        staged = build.staged.name if build.staged is not None else None
+        name = build.staged.name if build.staged is not None else None
         return RunPlan(
-            job, cluster, build.plan, report, earlier=earlier, staged=staged, probes=probes, findings=findings
+            job, cluster, build.plan, report, earlier=earlier, staged=name, probes=probes, findings=findings
         )
     engine = build.inference.engine
     past = newest_throughput(job)
@@ -150,7 +156,8 @@ def as_table(run: RunPlan, gpu_hour_price: float | None = None) -> str:
     for name, (asked, missing) in run.probes.items():
         lines.append((f"{name} rows", f"{asked:,}, of which {missing:,} are to be answered"))
     if run.staged is not None:
-        lines.append(("staged", f"{run.staged}, which the run publishes"))
+        does = "publishes if the gates let it" if run.job.quality.gates else "publishes"
+        lines.append(("staged", f"{run.staged}, which the run {does}"))
     if run.engine is not None:
         lines += [
             *_engine_lines(run.engine, run),

@@ -72,15 +72,17 @@ def result_lines(report: Report) -> list[str]:
         reasons = [f"{name} {rows:,}" for name, rows in (report.quarantine_reasons or {}).items()]
         most = ", ".join(reasons[:_REASONS]) + ", ..." * (len(reasons) > _REASONS)
         result += f", {counts.quarantined:,} in quarantine" + (f" ({most})" if reasons else "")
+    probes = [plain_text(str(figures)) for figures in report.probes.values()]
     if report.outcome == "held":
         by = "; ".join(str(gate) for gate in report.gates or () if gate.verdict == "held")
-        return [result, plain_text(f"A person decides whether they are published: {by}")]
+        return [result, *probes, plain_text(f"A person decides whether they are published: {by}")]
     gates = [plain_text(f"Gate: {one} ({one.verdict})") for one in report.gates or () if not one.has_passed]
     if report.outcome != "published":
         return [result]
     start = str(report.seconds.start or "")
     return [
         result + (f", {rate_text(rate, 'rows/s')}" if rate else ""),
+        *probes,
         *gates,
         *([f"Before the first row: {start}"] if start else ()),
         *(plain_text(f"Advice: {advice}") for advice in report.advice or ()),

@@ -194,7 +194,7 @@ class SliceJob(Contract):
     def _check_no_secrets(self) -> SliceJob:
         for path, value, _, declared in leaves_of(self):
             if declared.may_hold_secret:
-                check_no_secrets(path, value)
+                check_no_secrets(path, value.model_dump() if isinstance(value, BaseModel) else value)
         return self
 
     @model_validator(mode="after")

@@ -20,16 +20,17 @@ MEND = "Mend it and clear the task: the answered rows are kept, and none is aske
 _TABLE = "answers"
 #: A column of the rows' numbers.
 _NUMBER = "__ray_llm_number"
-#: It reads no file, no address and no variable of Python's, and cannot permit itself to. One that takes more
-#: memory ends: it fills neither the node nor its disk.
+#: It reads no file, no address and no variable of Python's. One that takes more memory ends: it fills neither
+#: the node nor its disk.
 _CONFINED: dict[str, str | bool | int | float | list[str]] = {
     "enable_external_access": False,
     "python_enable_replacements": False,
     "threads": 1,
     "memory_limit": "1GB",
     "temp_directory": "",
-    "lock_configuration": True,
 }
+#: A time without a zone is the same on all machines. A query permits itself nothing else.
+_SETTINGS = "SET TimeZone = 'UTC'; SET lock_configuration = true"
 
 
 def open_query(query: str) -> Callable[[ds.Dataset], Any]:
@@ -102,11 +103,14 @@ def rows_where(rows: ds.Dataset, condition: str) -> np.ndarray:
 def _no_condition(
     condition: str, rows: ds.Dataset, why: str = "", row_texts: Sequence[str] = ()
 ) -> SliceError:
+    import duckdb
+
+    with duckdb.connect(":memory:") as connection:
+        names = _readable(connection, rows.schema).names
     return SliceError(
         f"{condition!r} is no condition on the answered rows{why}",
         kind="input",
-        advice="Write what SQL has after WHERE, such as answer IS NULL, over the columns "
-        + ", ".join(rows.schema.names),
+        advice=f"Write what SQL has after WHERE, such as answer IS NULL, over the columns {', '.join(names)}",
         row_texts=row_texts,
     )
 
@@ -116,12 +120,17 @@ def _reading(rows: ds.Dataset | pa.Table) -> Iterator[duckdb.DuckDBPyConnection]
     import duckdb
 
     with duckdb.connect(":memory:", config=_CONFINED) as connection:
-        readable = pa.schema([column for column in rows.schema if _can_read(connection, column)])
+        connection.execute(_SETTINGS)
+        readable = _readable(connection, rows.schema)
         is_table = isinstance(rows, pa.Table)
         connection.register(
             _TABLE, rows.select(readable.names) if is_table else rows.replace_schema(readable)
         )
         yield connection
+
+
+def _readable(connection: duckdb.DuckDBPyConnection, schema: pa.Schema) -> pa.Schema:
+    return pa.schema([column for column in schema if _can_read(connection, column)])
 
 
 def _can_read(connection: duckdb.DuckDBPyConnection, column: pa.Field) -> bool:

@@ -75,9 +75,11 @@ class JudgedAnswers(Probe):
         pq.write_table(rows, sink)
         content = sink.getvalue().to_pybytes()
         folder = self.checkpoint(of_slice.checkpoint).folder
-        name = f"{folder}/rows-{hashlib.sha256(content).hexdigest()[:16]}.parquet"
+        checksum = hashlib.sha256(content).hexdigest()
+        name = f"{folder}/rows-{checksum[:16]}.parquet"
         store = of_slice.checkpoint.store
-        store.create(name, content)
+        if store.sha256(name) != checksum:  # it is not there, or damaged
+            store.put(name, content)
         source: dict[str, Any] = {"column": None, "max_rows": None, "format": "auto", "column_types": {}}
         job = job.model_copy(update={"input_path": f"{store.url}/{name}"}).changed(source=source)
         survey = survey_input(job, list_input(job))
@@ -144,7 +146,7 @@ def _judging(job: SliceJob) -> SliceJob:
     """The job of asking the second model."""
     judge = job.quality.judge
     assert judge is not None
-    nothing = {"preprocess": None, "postprocess": None, "columns": None, "code_hash": None}
+    nothing = {"preprocess": None, "postprocess": None, "columns": None, "code_hash": ""}
     task = Generate(kind="generate", prompt=judge.prompt, choices=(_YES, _NO))
     asked = job.model_copy(
         update={"model_source": judge.model, "task": task, "output_column": _VERDICT, **nothing}
@@ -159,7 +161,8 @@ def _columns(prompt: str, inputs: Sequence[str], answers: Sequence[str]) -> tupl
 
     :raises SliceError: when there is none of a name, or none of the answers.
     """
-    named = Template(prompt, [*inputs, *answers], argument="quality.judge").columns
+    lack = "neither the input nor the answers have"
+    named = Template(prompt, [*inputs, *answers], argument="quality.judge", lack=lack).columns
     asked = [name for name in named if name in answers]
     if not asked:
         raise SliceError(

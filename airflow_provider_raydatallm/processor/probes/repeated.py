@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from itertools import repeat
 from typing import Any
 
@@ -39,7 +40,9 @@ class RepeatedRows(Probe):
         asked, plan = inference.job.quality.repeat, inference.plan
         if asked is None:
             return None
-        positions = sample_rows(plan, math.ceil(asked * plan.rows) if asked < 1 else int(asked))
+        # Of a share as it is written: 0.07 * 100 is above 7.
+        rows = math.ceil(Decimal(str(asked)) * plan.rows) if asked < 1 else int(asked)
+        positions = sample_rows(plan, rows)
         return cls(
             inference=replace(inference, builder=inference.builder.asking_again()),
             hash=short_hash(asked),
@@ -50,7 +53,7 @@ class RepeatedRows(Probe):
     def figures(self, answered: Answered, of_slice: Answered) -> RepeatFigures:
         tokens = Tokens()
         tokens.add_all(answered)
-        once, again = (self._answers(one, self._compared(of_slice)) for one in (of_slice, answered))
+        once, again = (self._answers(*compared) for compared in self._compared(of_slice, answered))
         # Numbers that are computed differ with the rows that are computed beside them.
         tolerance = 0.0 if self.inference.job.task.draws else _TOLERANCE
         pairs = zip(once, again, strict=True)
@@ -66,11 +69,14 @@ class RepeatedRows(Probe):
             tokens=tokens.total(),
         )
 
-    def _compared(self, of_slice: Answered) -> list[pa.Field]:
-        fields = self.inference.shape.fields
-        known = fields if fields is not None else of_slice.fields().values()
-        beside = beside_answers(self.inference.job)
-        return [field for field in known if field.name not in beside]
+    def _compared(self, *both: Answered) -> Iterator[tuple[Answered, list[pa.Field]]]:
+        """Yields each with the columns that are compared, of its own types."""
+        beside, fields = beside_answers(self.inference.job), self.inference.shape.fields
+        of_each = [{f.name: f for f in fields} if fields is not None else one.fields() for one in both]
+        of_all = {name: field for fields in reversed(of_each) for name, field in fields.items()}
+        names = sorted(of_all.keys() - beside)
+        for one, own in zip(both, of_each, strict=True):
+            yield one, [own.get(name, of_all[name]) for name in names]
 
     def _answers(self, answered: Answered, fields: Sequence[pa.Field]) -> Iterator[dict[str, Any] | None]:
         """Yields the answer to each row; None for one that failed."""

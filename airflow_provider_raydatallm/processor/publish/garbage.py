@@ -39,7 +39,7 @@ from airflow_provider_raydatallm.processor.store.lease import (
     LeaseLostError,
     read_holder,
 )
-from airflow_provider_raydatallm.processor.store.leftovers import lease_to_tidy
+from airflow_provider_raydatallm.processor.store.leftovers import lease_to_tidy, remove_rows
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.slice_listing import find_folders
@@ -158,7 +158,7 @@ def _remove_listed(folders: SliceFolders, staged: list[str], files: list[str], d
         if is_old and name.partition("/")[0] not in kept.names:
             folders.staging.remove_file(f"{STAGED}/{name}")
             folders.staging.remove_empty(f"{STAGED}/{name.partition('/')[0]}")
-    metadata.remove_all([name for name in files if _is_leftover(name, kept)])
+    remove_rows(metadata, [name for name in files if _is_leftover(name, kept)])
     for name in metadata.names(CHECKPOINT):
         metadata.remove_empty(f"{CHECKPOINT}/{name}")
     metadata.remove_empty(CHECKPOINT)

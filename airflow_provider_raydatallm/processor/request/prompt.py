@@ -22,12 +22,20 @@ Row = Mapping[str, Any]
 
 
 class Template:
-    """A text with `{column}` fields, checked against the input's columns.
+    """A text with `{column}` fields, checked against the columns."""
 
-    :raises SliceError: when a field names no column; lists the columns.
-    """
-
-    def __init__(self, text: str, columns: Sequence[str], *, argument: str = "prompt") -> None:
+    def __init__(
+        self,
+        text: str,
+        columns: Sequence[str],
+        *,
+        argument: str = "prompt",
+        lack: str = "the input does not have",
+    ) -> None:
+        """
+        :param lack: who has the columns, for the error.
+        :raises SliceError: when a field names no column; lists the columns.
+        """
         self._parts: list[tuple[str, str | None]] = []  # (literal text, then the column that follows it)
         end = 0
         for match in FIELD.finditer(text):
@@ -37,7 +45,7 @@ class Template:
                 end = match.end()
             elif _LOOKS_LIKE_A_NAME.fullmatch(name):
                 raise missing_column(
-                    f"{argument} names the column {name!r}, which the input does not have",
+                    f"{argument} names the column {name!r}, which {lack}",
                     name,
                     columns,
                 )

@@ -10,10 +10,16 @@ import contextlib
 import os
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
-from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, PROGRESS, input_of_plan
+from airflow_provider_raydatallm.processor.store.file_names import (
+    CHECKPOINT,
+    PROGRESS,
+    input_of_plan,
+    staged_of_asked_again,
+)
 from airflow_provider_raydatallm.processor.store.lease import LEASE, Lease, LeaseHolder, LeaseLostError
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import STAGED_VERSIONS, held_questions
@@ -91,8 +97,16 @@ def remove_checkpoints(
             return
     for name, listed in useless.items():
         if held is not None and name not in held:
-            store.remove_all(listed)
+            remove_rows(store, listed)
             store.remove_empty(f"{CHECKPOINT}/{name}")
     store.remove_empty(CHECKPOINT)
     if PROGRESS in names and (of_other_inputs or not store.names(CHECKPOINT)):
         store.remove(PROGRESS)
+
+
+def remove_rows(metadata: Store, names: Sequence[str]) -> None:
+    """Removes files of checkpoints. Which rows are asked again is there until their answers are gone: else
+    these would count once more where this is killed."""
+    decisions = [name for name in names if staged_of_asked_again(name.rpartition("/")[2])]
+    metadata.remove_all([name for name in names if name not in decisions])
+    metadata.remove_all(decisions)

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections import Counter
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyarrow import dataset
 
 from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.contract.result.errors import SliceError
@@ -20,7 +24,9 @@ from airflow_provider_raydatallm.processor.__main__ import main as decide
 from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
 from airflow_provider_raydatallm.processor.earlier_answers import NotKept, find_earlier
 from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.gates.sql import open_query, rows_where
 from airflow_provider_raydatallm.processor.publish import commit as commits
+from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_for_people,
     publish_approved,
@@ -44,12 +50,13 @@ class Model:
     def __init__(self, cuts: Callable[[int], bool] = lambda n: n % 5 == 0) -> None:
         self.asked: Counter[int] = Counter()
         self.cuts = cuts
+        self.fails: Callable[[int], bool] = lambda n: n % 20 == 7
 
     def __call__(self, batch: pa.Table) -> pa.Table:
         rows = [int(json.loads(text)["messages"][-1]["content"]) for text in batch["__request"].to_pylist()]
         self.asked.update(rows)
         answers = stub_engine.answer(batch)
-        errors = ["broken" if n % 20 == 7 else None for n in rows]
+        errors = ["broken" if self.fails(n) else None for n in rows]
         texts = [
             None if error else f"{n}, asked {self.asked[n]}" for n, error in zip(rows, errors, strict=True)
         ]
@@ -242,6 +249,39 @@ def test_run_that_finishes_a_rejection_may_be_killed_too(
     assert published(job) == expected(is_cut)
 
 
+@pytest.mark.parametrize("removed", [1, 2, 3, 5, 8, 100])
+@pytest.mark.parametrize("by", ["gc", "publishing"])
+def test_rejected_answers_count_no_more_where_removing_them_is_killed(
+    job: SliceJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str, removed: int
+) -> None:
+    model = Model()
+    cluster = InProcess(answer=model)
+    ask_again_for_people(job.address, held(job, cluster), "n = 10 OR n = 27")
+    left, real = [removed], Store.remove_file
+
+    def remove(store: Store, name: str) -> None:
+        if "checkpoint/" in name:
+            if not left[0]:
+                raise KilledError
+            left[0] -= 1
+        real(store, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Store, "remove_file", remove)
+        with contextlib.suppress(KilledError):
+            if by == "gc":
+                [found] = find_leftovers(job.address, 0, stale_seconds=0)
+                remove_leftovers(found)
+            else:
+                model.fails = lambda n: n == 10
+                run(changed(job, quality__gates=[]), cluster)
+                model.fails = lambda n: n % 20 == 7
+    if by == "publishing":
+        pq.write_table(pa.table({"n": [100]}), tmp_path / "in" / "9.parquet")
+    run(changed(job, quality__gates=[], rerun__on_input_change="extend"), cluster)
+    assert published(job).get(10) == (None if by == "publishing" else "10, asked 2")
+
+
 @pytest.mark.parametrize("then", ["another condition", "none"])
 def test_last_decision_counts(job: SliceJob, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
     cluster = InProcess(answer=Model())
@@ -273,6 +313,18 @@ def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: p
     assert [*Path(job.paths.metadata).glob("checkpoint/*")] == []
     assert run(job, cluster).outcome == "unchanged"
     assert published(job) == expected(lambda n: False)
+
+
+@pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])
+def test_condition_is_in_utc_on_every_machine(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", zone)
+    hours = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(24)]
+    rows = dataset.dataset(pa.table({"made": hours, "half": np.zeros(24, np.float16)}))
+    assert rows_where(rows, "made < '2026-01-01 03:00'").tolist() == [0, 1, 2]
+    assert open_query("SELECT count(*) FROM answers WHERE made::DATE = '2026-01-01'")(rows) == 24
+    with pytest.raises(SliceError, match=r"over the columns made$") as refused:
+        rows_where(rows, "half = 0")
+    assert "half" in refused.value.failure.sentence
 
 
 def test_golden_rows_are_not_asked_again(job: SliceJob, tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.contract.log.progress_text import result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.run_plan import as_json, plan_run
+from airflow_provider_raydatallm.processor.probes.judged import _judging
+from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
 from tests.support import stub_engine
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.slice_files import checkpoint_folders
@@ -145,6 +147,35 @@ def test_run_after_one_that_was_killed_asks_what_is_missing(job: SliceJob) -> No
     assert report.judge.approved == 10
 
 
+@pytest.mark.parametrize("damaged", [b"", b"PAR1"])
+def test_damaged_file_of_judged_rows_is_written_anew(job: SliceJob, damaged: bytes) -> None:
+    with pytest.raises(SliceError, match="did not pass"):
+        run_in_process(changed(job, quality__gates=[{"of": "rows", "max": 1}]), Judging())
+    [file] = Path(job.paths.metadata).glob("checkpoint/*/judge-*/rows-*.parquet")
+    file.write_bytes(damaged)
+    judge = run_in_process(job, Judging()).judge
+    assert judge is not None
+    assert (judge.rows, judge.approved) == (10, 10)
+
+
+def test_result_says_what_it_found(job: SliceJob) -> None:
+    for outcome, gates in (("held", [{"of": "rows", "then": "hold"}]), ("published", [])):
+        report = run_in_process(changed(job, quality__gates=gates, quality__repeat=3), Judging())
+        assert report.outcome == outcome
+        said = [line.partition(" (")[0] for line in result_lines(report)]
+        assert "m/judge agrees with 10 of 10 answers: 100.0%" in said
+        assert "0 of 3 rows that were asked twice have another answer: 0.0%" in said
+
+
+def test_plan_tells_that_a_staged_slice_is_judged(job: SliceJob) -> None:
+    held = changed(job, quality__gates=[{"of": "rows", "then": "hold"}])
+    assert run_in_process(held, Judging()).outcome == "held"
+    assert as_json(plan_run(held, None))["judge"] == {"rows": 10, "to_answer": 0}
+    assert "which the run publishes if the gates let it" in as_table(plan_run(held, None))
+    another = changed(held, quality__judge={**ASKS, "rows": 9})
+    assert as_json(plan_run(another, None))["judge"] == {"rows": 9, "to_answer": 9}
+
+
 def test_another_question_is_asked_anew(job: SliceJob) -> None:
     with pytest.raises(SliceError, match="did not pass"):
         run_in_process(changed(job, quality__gates=[{"of": "rows", "max": 1}]), Judging())
@@ -157,7 +188,10 @@ def test_another_question_is_asked_anew(job: SliceJob) -> None:
 @pytest.mark.parametrize(
     ("asks", "says"),
     [
-        ({"prompt": "Is {nam} right: {answer}?"}, "quality.judge names the column 'nam'"),
+        (
+            {"prompt": "Is {nam} right: {answer}?"},
+            "quality.judge names the column 'nam', which neither the input nor the answers have: the columns",
+        ),
         ({"prompt": "Is {name} right?"}, "quality.judge asks nothing about the answers"),
     ],
 )
@@ -170,8 +204,21 @@ def test_question_that_cannot_be_asked_is_refused_before_any_row(
     assert cluster.asked == []
 
 
+@pytest.mark.parametrize("given", [
+    {"engine": "vllm", "adapter": {"path": "/lora"}, "labels": {"confidence": True}, "choices": ["a", "b"]},
+    {"engine": {"kind": "http", "url": "https://x/v1"}},
+    {"engine": "vllm", "task": "transcribe", "audio": {"column": "name"}, "prompt": None},
+    {"postprocess": "tests.unit.processor.probes.test_repeated:as_parts", "code_hash": "0123"},
+])  # fmt: skip
+def test_judge_is_asked_by_a_job_as_any_other(job: SliceJob, given: dict[str, Any]) -> None:
+    asked = _judging(changed(job, **given))
+    assert SliceJob.model_validate_json(asked.model_dump_json()) == asked
+
+
 def test_what_does_not_go_together(job: SliceJob) -> None:
     with pytest.raises(ValueError, match=r"quality.judge says whether answers are right, and task='embed'"):
         changed(job, task="embed")
+    with pytest.raises(ValueError, match=r"quality.judge\['kwargs'\]\['hf_token'\] looks like a secret"):
+        changed(job, quality__judge={**ASKS, "kwargs": {"hf_token": "hidden-away"}})
     with pytest.raises(ValueError, match="trust_remote_code would run"):
         changed(job, quality__judge={**ASKS, "kwargs": {"trust_remote_code": True}})

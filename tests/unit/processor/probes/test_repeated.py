@@ -171,6 +171,41 @@ def test_vectors_may_differ_by_rounding(job: SliceJob) -> None:
     assert report.repeat.differing == 8
 
 
+def as_parts(answered: dict[str, Any]) -> dict[str, Any]:
+    """Postprocess: a column of its type for each word."""
+    *words, text = answered["answer"].split()
+    return {word: float(text) if "." in text else int(text) for word in words}
+
+
+@pytest.mark.parametrize(("once", "again", "differing"), [
+    ("a 3", "a 3.5", 8),
+    ("a 3", "a 3.0", 0),
+    ("a 9007199254740993", "a 9007199254740992.0", 8),
+    ("a 3", "a b 3", 8),
+    ("a b 3", "b 3", 8),
+])  # fmt: skip
+def test_second_answers_may_have_columns_and_types_of_their_own(
+    job: SliceJob, once: str, again: str, differing: int
+) -> None:
+    def answer(batch: pa.Table) -> pa.Table:
+        answers = stub_engine.answer(batch)
+        said = pa.array([again if '"again"' in text else once for text in batch["__request"].to_pylist()])
+        return answers.set_column(answers.schema.get_field_index("text"), "text", said)
+
+    made = changed(job, postprocess="tests.unit.processor.probes.test_repeated:as_parts")
+    report = run_in_process(made, InProcess(answer=answer))
+    assert report.repeat is not None
+    assert report.repeat.differing == differing
+
+
+@pytest.mark.parametrize(("share", "rows"), [(0.07, 7), (0.55, 55), (0.011, 2)])
+def test_share_is_the_one_that_is_written(job: SliceJob, share: float, rows: int) -> None:
+    pq.write_table(pa.table({"name": [f"name {n}" for n in range(100 - 15)]}), f"{job.input_path}a.parquet")
+    report = run_in_process(changed(job, quality__repeat=share))
+    assert report.repeat is not None
+    assert report.repeat.rows == rows
+
+
 def test_sample_and_its_rest_are_all_rows(job: SliceJob) -> None:
     build, _ = inspect_slice(job, SliceFolders.open(job.paths), read_only=True)
     assert build is not None

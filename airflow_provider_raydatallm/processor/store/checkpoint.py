@@ -157,11 +157,15 @@ class Checkpoint:
         self.question = question
         self.base = base
         self.folder = f"{CHECKPOINT}/{question}"
+        #: Where it says which rows a person had asked again.
+        self._decisions = self.folder
 
     def of_probe(self, name: str) -> Checkpoint:
-        """The folder of rows that are asked beside the slice's, within this one: it goes when this one
-        does."""
-        return Checkpoint(self.store, f"{self.question}/{name}")
+        """The folder of rows that are asked beside the slice's, within this one: it goes when this one does.
+        Rows of the slice that a person had asked again are asked again as such, too."""
+        checkpoint = Checkpoint(self.store, f"{self.question}/{name}")
+        checkpoint._decisions = self.folder
+        return checkpoint
 
     def planned_inputs(self) -> set[str]:
         """Hashes of the inputs that have a plan here."""
@@ -193,9 +197,10 @@ class Checkpoint:
                 return None
 
         names = self.store.names(self.folder)
+        decisions = names if self._decisions == self.folder else self.store.names(self._decisions)
         asked_again = [
-            read_asked_again(self.store, f"{self.folder}/{name}", units)
-            for name in names
+            read_asked_again(self.store, f"{self._decisions}/{name}", units)
+            for name in decisions
             if staged_of_asked_again(name)
         ]
         return read_ledger(names, units, read_ranges, self.base, retry=retry, asked_again=asked_again)

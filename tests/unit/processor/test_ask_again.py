@@ -128,6 +128,20 @@ def test_rows_of_a_slice_in_an_object_store_are_asked_again(job: SliceJob, s3_st
     assert (run(job, cluster).outcome, cluster.answered - N) == ("published", 12)
 
 
+def test_rows_that_were_asked_twice_are_asked_twice_again(job: SliceJob) -> None:
+    """A new answer beside an old second one would tell nothing of chance."""
+    model = Model()
+    cluster = InProcess(answer=model)
+    twice = changed(job, quality__repeat=N)
+    ask_again_for_people(job.address, held(twice, cluster), CUT)
+    model.cuts = lambda n: False
+    model.asked.clear()
+    report = run(twice, cluster)
+    assert model.asked == {n: 2 for n in range(N) if is_cut(n)}
+    assert report.repeat is not None
+    assert report.repeat.rows == N
+
+
 def test_result_is_judged_anew_and_may_be_asked_again_once_more(job: SliceJob) -> None:
     model = Model()
     cluster = InProcess(answer=model)

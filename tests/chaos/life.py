@@ -95,14 +95,14 @@ class Life:
         self.to_answer = self.children.ask(work.prepare, self.place)
 
     def may_stay(self, name: str) -> bool:
-        """Whether that litter may stay. Who repairs what a killed run left, and is killed at it, leaves a
-        lease that only waiting tells from one that is held, and what it was to remove: that goes with the
-        next work on the slice, or by gc. What is half written may be others', until it is old."""
+        """Whether that litter may stay. Who repairs what a killed run left, or publishes what it staged, and
+        is killed at it, leaves a lease that only waiting tells from one that is held, and what it was to
+        remove: that goes with the next work on the slice, or by gc. What is half written may be others',
+        until it is old."""
         if is_scratch(name):
             return True
-        return (
-            self.outcome.kills > 1 and re.fullmatch(r"lease/(beat|epoch)-\d+|checkpoint/.+", name) is not None
-        )
+        has_killed_another = self.outcome.kills > 1 or self.trial.kind == "staged"
+        return has_killed_another and re.fullmatch(r"lease/(beat|epoch)-\d+|checkpoint/.+", name) is not None
 
     def how(self, *points: FailPoint, **given: Any) -> How:
         return How(**{"points": points, "flush_every": self.flush_every, "sabotage": self.sabotage, **given})

@@ -91,10 +91,10 @@ SCENARIOS: dict[str, Scenario] = {
 }  # fmt: skip
 
 
-#: Rows whose answers are known, and those that are asked twice.
-_GOLDEN, _REPEATED = 3, 5
+#: Rows whose answers are known. All rows are asked twice, and all answers judged.
+_GOLDEN = 3
 _JUDGED: Mapping[str, Any] = {
-    "repeat": _REPEATED,
+    "repeat": 10_000,
     "judge": {"model": "m/judge", "prompt": "Is {answer} right?", "rows": 10_000},
     "gates": [
         {"of": "golden", "min": 1}, {"of": "repeat", "max": 0}, {"of": "judge", "min": 1},
@@ -175,7 +175,7 @@ class Slice:
         if self.scenario.healed and self.scenario.given.get("rerun__retry_quarantined"):
             return failing
         attempts = self.scenario.given.get("quality__max_attempts", 1)
-        judged = self.scenario.judged * (_GOLDEN + _REPEATED + len(self.expected()[0]))
+        judged = self.scenario.judged * (_GOLDEN + len(rows) + len(self.expected()[0]))
         return len(rows) + (attempts - 1) * failing * self.scenario.failing + judged
 
     @property

@@ -385,6 +385,19 @@ def test_published_answers_that_were_taken_over_stay(job: SliceJob, tmp_path: Pa
     assert published(job) == {**expected(lambda n: False), 100: "100, asked 2", 101: "101, asked 1"}
 
 
+def test_rejected_answers_are_published_by_no_version_with_other_columns_beside_them(job: SliceJob) -> None:
+    """A DAG published details for a while, so that a person could say which rows."""
+    model = Model()
+    cluster = InProcess(answer=model)
+    plain = changed(job, publish__details=[])
+    held(plain, cluster)
+    ask_again_for_people(job.address, held(job, cluster), CUT)
+    model.cuts = lambda n: False
+    report = run(changed(plain, quality__gates=[]), cluster)
+    assert (report.outcome, cluster.answered - N) == ("published", 12)
+    assert published(job) == expected(is_cut)
+
+
 def test_damaged_decision_is_told_of_and_asks_nothing(job: SliceJob) -> None:
     cluster = InProcess(answer=Model())
     ask_again_for_people(job.address, held(job, cluster), CUT)

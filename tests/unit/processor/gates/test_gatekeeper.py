@@ -109,6 +109,18 @@ def test_version_that_was_staged_before_is_judged_by_the_gates_of_now(job: Slice
     assert cluster.answered == 3
 
 
+@pytest.mark.parametrize("limit", ["max_quarantine", "max_invalid"])
+def test_version_that_was_staged_before_may_lose_no_more_rows_than_others(job: SliceJob, limit: str) -> None:
+    cluster = InProcess(answer=answer_with(text="no number"))
+    loose = changed(job, quality__max_quarantine=1, output_schema={"type": "integer"})
+    stage_slice(loose, lambda progress: None, cluster)
+    with pytest.raises(SliceError, match=f"more than quality.{limit} 0.5"):
+        run_in_process(changed(loose, **{f"quality__{limit}": 0.5}), cluster)
+    assert files(job) == []
+    assert run_in_process(loose, cluster).outcome == "published"
+    assert cluster.answered == 3
+
+
 def test_row_of_which_nothing_is_known_hides_none_of_the_others(job: SliceJob) -> None:
     """An endpoint that leaves `finish_reason` out, now and then."""
 

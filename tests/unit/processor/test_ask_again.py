@@ -398,6 +398,32 @@ def test_rejected_answers_are_published_by_no_version_with_other_columns_beside_
     assert published(job) == expected(is_cut)
 
 
+def test_run_publishes_nothing_that_was_rejected_since_it_staged_it(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where who rejected it was killed before it was discarded."""
+    model = Model()
+    cluster = InProcess(answer=model)
+    folders = SliceFolders.open(job.paths)
+    rejected = []
+
+    def die(*of: Any) -> None:
+        raise KeyboardInterrupt
+
+    def reject() -> None:
+        if not rejected:
+            rejected.extend(staged_names(folders.metadata))
+            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+                patch.setattr(ask_again, "discard", die)
+                ask_again_for_people(job.address, rejected[0], CUT)
+
+    report = slice_run.run_slice(
+        changed(job, quality__gates=[]), lambda progress: None, cluster, before_commit=reject
+    )
+    assert (report.outcome, cluster.answered - N) == ("published", 12)
+    assert published(job) == expected(is_cut)
+
+
 def test_damaged_decision_is_told_of_and_asks_nothing(job: SliceJob) -> None:
     cluster = InProcess(answer=Model())
     ask_again_for_people(job.address, held(job, cluster), CUT)

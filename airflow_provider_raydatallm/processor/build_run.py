@@ -327,6 +327,7 @@ class BuildRun:
         self.reporter.report({"step": "publish", **self.progress()})
         started = time.monotonic()
         figures = self._figures(state)
+        carried_over = build.checkpoint.carried_over()
 
         def report_of(totals: Totals, files: Sequence[str]) -> Report:
             meter.record_publish_time(time.monotonic() - started)
@@ -341,7 +342,7 @@ class BuildRun:
                 totals,
                 meter,
                 engine=build.inference.engine if build.inference is not None else None,
-                carried_over=build.checkpoint.carried_over(),
+                carried_over=carried_over,
                 startup_s=startup_s,
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
                 earlier_cost=self.spending.earlier,
@@ -351,7 +352,7 @@ class BuildRun:
                 {
                     "report": report.model_dump(),
                     "checks": build.check_rows(self.cluster, files),
-                    **counted(build.job, published, totals),
+                    **counted(build.job, published, totals, carried_over),
                 }
             )
             return report.model_copy(update={"gates": pass_gates(build.job, slice_)})

@@ -28,6 +28,7 @@ from airflow_provider_raydatallm.processor.publish.commit import (
     commit,
     discard,
 )
+from airflow_provider_raydatallm.processor.publish.quarantine_limits import exceeded_limit
 from airflow_provider_raydatallm.processor.sizing.checks import check_request
 from airflow_provider_raydatallm.processor.sizing.facts import SizingInputs
 from airflow_provider_raydatallm.processor.sizing.model_work import ModelWork, read_model_work
@@ -142,6 +143,7 @@ class VersionBuild(Build):
     def _pass_gates(self, staged: StagedVersion, cluster: Cluster) -> StagedVersion:
         """Returns what an earlier run staged, with what the gates of now say: they may be others than then.
 
+        :raises UnusableError: when it lacks what they look at, or lost more rows than it may now.
         :raises SliceError: when they stop it.
         """
         try:
@@ -154,6 +156,9 @@ class VersionBuild(Build):
         if not is_measured or any(asked.get(probe.name) != probe.hash for probe in self.probes):
             raise UnusableError(f"{staged.name} lacks what gates look at: it is staged anew")
         files = [f"{store.url}/{name}" for store, name in (located[file] for file in staged.version.files)]
+        lost = [told.counts.get(name) or 0 for name in ("quarantined", "invalid_output")]
+        if exceeded := exceeded_limit(self.job, told.planned, *lost):
+            raise UnusableError(f"{staged.name} lost more rows than quality.{exceeded[0]}: it is staged anew")
         slice_ = replace(told, checks=self.check_rows(cluster, files))
         return staged.with_gates(pass_gates(self.job, slice_))
 

@@ -35,7 +35,7 @@ def judge(gate: Gate, slice_: Facts, before: Sequence[Facts]) -> GateVerdict:
     has_limit = gate.max is not None or gate.min is not None
     if value is None or not has_limit:
         verdict = "held" if gate.then == "hold" else "unknown"
-    elif (gate.max is not None and value > gate.max) or (gate.min is not None and value < gate.min):
+    elif _is_beyond(gate, value):
         verdict = _STOPPED_BY[gate.then]
     else:
         verdict = "passed"
@@ -49,3 +49,9 @@ def judge(gate: Gate, slice_: Facts, before: Sequence[Facts]) -> GateVerdict:
         slices=slices,
         verdict=verdict,
     )
+
+
+def _is_beyond(gate: Gate, value: float) -> bool:
+    if gate.max is not None and (value > gate.max or value == -math.inf):  # a ratio to 0 of less than that
+        return True
+    return gate.min is not None and value < gate.min

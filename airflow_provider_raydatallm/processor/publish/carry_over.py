@@ -41,7 +41,7 @@ def carry_over_rows(
     checkpoint: Checkpoint, folders: SliceFolders, version: Version, plan: Plan, epoch: int
 ) -> None:
     """Puts fragments of all rows that `version` published or has in quarantine, unless an earlier run did.
-    Their tokens and counts are kept as its report has them (`Checkpoint.carried_over`).
+    Their tokens and counts are kept as its commit has them (`Checkpoint.carried_over`).
 
     Nothing is taken over of the same input when requests read other columns of it now.
 
@@ -87,11 +87,18 @@ def carry_over_rows(
             raise NumberTakenError(f"version {version.number} was replaced while its rows were copied") from e
         raise _unidentified(str(e)) from e
     report = version.body["report"]
-    counts = dict(report["counts"])
+    counts, known = dict(report["counts"]), _known(version)
     for counter in counters_of("counts"):  # rows in quarantine are counted by their error
-        if counter.failed_as is not None and counts.get(counter.report_field) is not None:
-            counts[counter.report_field] -= failed_as[counter.failed_as]
-    checkpoint.save_carried_over({"counts": counts, "tokens": report["tokens"]})
+        for told in (counts, known):
+            if counter.failed_as is not None and told.get(counter.report_field) is not None:
+                told[counter.report_field] -= failed_as[counter.failed_as]
+    checkpoint.save_carried_over({"counts": counts, "tokens": report["tokens"], "known": known})
+
+
+def _known(version: Version) -> dict[str, int]:
+    """The rows of which it is known that they count, also where that is not known of all."""
+    known = version.body.get("known")
+    return {n: rows for n, rows in known.items() if isinstance(rows, int)} if isinstance(known, dict) else {}
 
 
 def _unidentified(why: str) -> SliceError:

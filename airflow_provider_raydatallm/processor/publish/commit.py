@@ -96,9 +96,9 @@ def commit(
     :raises UnusableError: when its files or its document are gone, its document says what no run did, or the
         table has other columns now.
     """
+    _check_not_rejected(folders, staged)
     if known is None:
         _check_slice_of(slice_key, staged)
-        _check_not_rejected(folders, staged)
         _check_epoch(folders, staged)
         _check_files(folders, staged)
     _confirm_columns(folders, slice_key, staged, known, accepts_change=accepts_change)

@@ -18,8 +18,9 @@ import hashlib
 import math
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import pyarrow as pa
 
@@ -186,7 +187,7 @@ class Staging:
             "question": self.checkpoint.question,
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
-            **counted(self.job, self.fields, totals),
+            **counted(self.job, self.fields, totals, self.checkpoint.carried_over()),
         }
         open_sink(self.folders).prepare(staged)
         return document_of(
@@ -249,13 +250,17 @@ class Staging:
         return groups or [[]]
 
 
-def counted(job: SliceJob, fields: Iterable[pa.Field], totals: Totals) -> dict[str, object]:
+def counted(
+    job: SliceJob, fields: Iterable[pa.Field], totals: Totals, carried_over: Mapping[str, Any] | None
+) -> dict[str, object]:
     """Returns what a commit says beside its report, for gates of this slice and of later ones.
 
     :param fields: published columns.
+    :param carried_over: see `Checkpoint.carried_over`.
     """
+    before = carried_over.get("known", {}) if carried_over is not None else {}
     return {
-        "known": dict(totals.known),
+        "known": dict(Counter(totals.known) + Counter(before)),
         "labels": committed(job, fields, totals.labels),
         "confidence": totals.confidence,
         "spreads": {column: dict(rows) for column, rows in totals.spreads.items()},

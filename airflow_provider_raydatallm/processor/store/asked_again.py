@@ -16,7 +16,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER, PLAN_BYTES
+from airflow_provider_raydatallm.processor.store.file_names import (
+    LAST_NUMBER,
+    PLAN_BYTES,
+    staged_of_asked_again,
+)
 from airflow_provider_raydatallm.processor.store.ledger import AskedRows, position
 from airflow_provider_raydatallm.processor.store.spans import Spans, merge_spans
 from airflow_provider_raydatallm.processor.store.staged_versions import StagedVersion
@@ -51,6 +55,20 @@ def put_asked_again(
         rows={unit: spans.ravel().tolist() for unit, spans in rows.items()},
     )
     metadata.put_document(staged.asked_again, document.model_dump())
+
+
+def has_rejected_answers(metadata: Store, staged: StagedVersion) -> bool:
+    """Whether somebody had rows of its answers asked again: as this version, or as another one with the same
+    answers, such as one with other columns beside them.
+
+    :raises SliceError: when a decision cannot be read.
+    """
+    folder = staged.asked_again.rpartition("/")[0]
+    decisions = [name for name in metadata.names(folder) if staged_of_asked_again(name)]
+    return any(
+        read_asked_again(metadata, f"{folder}/{name}", {}).last_epoch >= staged.version.epoch
+        for name in decisions
+    )
 
 
 def read_asked_again(metadata: Store, name: str, units: Mapping[str, int]) -> AskedRows:

@@ -209,8 +209,8 @@ class Checkpoint:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
 
     def carried_over(self) -> dict[str, Any] | None:
-        """`counts` of the answered rows that were taken over, and `tokens` of all of that version; None when
-        no version is taken over.
+        """`counts` of the answered rows that were taken over, what is `known` of these, and `tokens` of all
+        of that version; None when no version is taken over.
 
         :raises CorruptFileError: when the document is damaged.
         """
@@ -243,7 +243,10 @@ class Checkpoint:
 
 
 def _are_totals(body: Any) -> bool:
-    sections = [body.get(name) for name in ("counts", "tokens")] if isinstance(body, dict) else [None]
+    if not isinstance(body, dict):
+        return False
+    # Earlier versions of the provider did not keep what is known.
+    sections = [body.get("counts"), body.get("tokens"), body.get("known", {})]
     return all(
         isinstance(section, dict) and all(isinstance(total, int | None) for total in section.values())
         for section in sections

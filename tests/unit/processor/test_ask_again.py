@@ -385,6 +385,45 @@ def test_published_answers_that_were_taken_over_stay(job: SliceJob, tmp_path: Pa
     assert published(job) == {**expected(lambda n: False), 100: "100, asked 2", 101: "101, asked 1"}
 
 
+def test_rejected_answers_are_published_by_no_version_with_other_columns_beside_them(job: SliceJob) -> None:
+    """A DAG published details for a while, so that a person could say which rows."""
+    model = Model()
+    cluster = InProcess(answer=model)
+    plain = changed(job, publish__details=[])
+    held(plain, cluster)
+    ask_again_for_people(job.address, held(job, cluster), CUT)
+    model.cuts = lambda n: False
+    report = run(changed(plain, quality__gates=[]), cluster)
+    assert (report.outcome, cluster.answered - N) == ("published", 12)
+    assert published(job) == expected(is_cut)
+
+
+def test_run_publishes_nothing_that_was_rejected_since_it_staged_it(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where who rejected it was killed before it was discarded."""
+    model = Model()
+    cluster = InProcess(answer=model)
+    folders = SliceFolders.open(job.paths)
+    rejected = []
+
+    def die(*of: Any) -> None:
+        raise KeyboardInterrupt
+
+    def reject() -> None:
+        if not rejected:
+            rejected.extend(staged_names(folders.metadata))
+            with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
+                patch.setattr(ask_again, "discard", die)
+                ask_again_for_people(job.address, rejected[0], CUT)
+
+    report = slice_run.run_slice(
+        changed(job, quality__gates=[]), lambda progress: None, cluster, before_commit=reject
+    )
+    assert (report.outcome, cluster.answered - N) == ("published", 12)
+    assert published(job) == expected(is_cut)
+
+
 def test_damaged_decision_is_told_of_and_asks_nothing(job: SliceJob) -> None:
     cluster = InProcess(answer=Model())
     ask_again_for_people(job.address, held(job, cluster), CUT)

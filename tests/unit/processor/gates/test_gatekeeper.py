@@ -109,6 +109,42 @@ def test_version_that_was_staged_before_is_judged_by_the_gates_of_now(job: Slice
     assert cluster.answered == 3
 
 
+@pytest.mark.parametrize(
+    "again",
+    [{"rerun__on_input_change": "extend"}, {"rerun__retry_quarantined": True}, {"columns": ["name"]}],
+)
+def test_rows_that_are_taken_over_are_known_to_count(job: SliceJob, again: dict[str, Any]) -> None:
+    def answer(batch: pa.Table) -> pa.Table:
+        names = answer_own_name(batch)["text"].to_pylist()
+        answers = answer_with()(batch)
+        reasons, errors = {"a": None, "b": "length", "c": "stop"}, {"c": "broken"}
+        for column, of_names in (("finish_reason", reasons), ("error", errors)):
+            index = answers.schema.get_field_index(column)
+            values = pa.array([of_names.get(name) for name in names], pa.string())
+            answers = answers.set_column(index, answers.schema.field(index), values)
+        return answers
+
+    cluster = InProcess(answer=answer)
+    job = changed(job, quality__max_quarantine=0.5, rerun__on_config_change="recompute")
+    run_in_process(job, cluster)
+    if "rerun__on_input_change" in again:
+        pq.write_table(pa.table({"name": ["d"]}), Path(job.input_path) / "d.parquet")
+    with pytest.raises(SliceError, match="did not pass: truncated is 0"):
+        run_in_process(changed(with_gates(job, {"of": "truncated", "max": 0.2}), **again), cluster)
+
+
+@pytest.mark.parametrize("limit", ["max_quarantine", "max_invalid"])
+def test_version_that_was_staged_before_may_lose_no_more_rows_than_others(job: SliceJob, limit: str) -> None:
+    cluster = InProcess(answer=answer_with(text="no number"))
+    loose = changed(job, quality__max_quarantine=1, output_schema={"type": "integer"})
+    stage_slice(loose, lambda progress: None, cluster)
+    with pytest.raises(SliceError, match=f"more than quality.{limit} 0.5"):
+        run_in_process(changed(loose, **{f"quality__{limit}": 0.5}), cluster)
+    assert files(job) == []
+    assert run_in_process(loose, cluster).outcome == "published"
+    assert cluster.answered == 3
+
+
 def test_row_of_which_nothing_is_known_hides_none_of_the_others(job: SliceJob) -> None:
     """An endpoint that leaves `finish_reason` out, now and then."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -188,6 +189,15 @@ def test_verdict_says_value_and_limit(gate: dict[str, Any], now: Facts, says: st
 def test_ratio_to_nothing_is_told_as_the_figure() -> None:
     one = judge(Gate(of="rows", max=2, against=3), facts(1500), [facts(0)] * 3)
     assert str(one) == "rows against 3 slice(s) is 1,500, and their median 0"
+
+
+@pytest.mark.parametrize("limit", [{"max": 2}, {"min": 0.5}])
+def test_number_below_0_is_beyond_every_limit_beside_a_median_of_0(limit: dict[str, float]) -> None:
+    def says(number: float) -> Facts:
+        return replace(facts(), checks={"checks:mean": number})
+
+    gate = {"of": "checks:mean", "against": 3, **limit}
+    assert verdict(gate, says(-500), *[says(0)] * 3) == ("failed", None)
 
 
 def golden(accuracy: float, of: str = "a") -> Facts:

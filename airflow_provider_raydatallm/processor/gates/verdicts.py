@@ -52,6 +52,7 @@ def judge(gate: Gate, slice_: Facts, before: Sequence[Facts]) -> GateVerdict:
 
 
 def _is_beyond(gate: Gate, value: float) -> bool:
-    if gate.max is not None and (value > gate.max or value == -math.inf):  # a ratio to 0 of less than that
+    has_other_sign = gate.against is not None and value < 0  # than the slices before: no ratio says how far
+    if gate.max is not None and (value > gate.max or has_other_sign):
         return True
     return gate.min is not None and value < gate.min

@@ -192,12 +192,14 @@ def test_ratio_to_nothing_is_told_as_the_figure() -> None:
 
 
 @pytest.mark.parametrize("limit", [{"max": 2}, {"min": 0.5}])
-def test_number_below_0_is_beyond_every_limit_beside_a_median_of_0(limit: dict[str, float]) -> None:
+def test_number_of_another_sign_than_the_median_is_beyond_every_limit(limit: dict[str, float]) -> None:
     def says(number: float) -> Facts:
         return replace(facts(), checks={"checks:mean": number})
 
     gate = {"of": "checks:mean", "against": 3, **limit}
     assert verdict(gate, says(-500), *[says(0)] * 3) == ("failed", None)
+    assert verdict(gate, says(500), *[says(-1)] * 3) == ("failed", -500)
+    assert verdict(gate, says(-2), *[says(-2)] * 3) == ("passed", 1)
 
 
 def golden(accuracy: float, of: str = "a") -> Facts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -43,9 +43,7 @@ from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, C
 from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Fragments, MissingRows
-from airflow_provider_raydatallm.processor.store.staged_versions import (
-    StagedVersion,
-)
+from airflow_provider_raydatallm.processor.store.staged_versions import StagedVersion
 from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError
 
 logger = logging.getLogger(__name__)
@@ -95,27 +93,24 @@ class BuildRun:
         load_state = partial(build.load_probe_state, probe, self.lease)
         return _RowSet(probe.inference, probe.checkpoint(build.checkpoint), load_state, is_probe=True)
 
-    def infer(self, state: CheckpointState) -> CheckpointState:
+    def infer(self, state: CheckpointState) -> tuple[CheckpointState, dict[str, ProbeFigures]]:
         """Runs inference until every row has its answer or has failed for good, those of probes too. Returns
-        the state of the slice's.
+        the state of the slice's, and what probes say, by their names.
 
         :param state: of the slice's rows.
         """
+        build, figures = self.build, dict(self.known)
         self._check_failures(state)
         state = self._infer_all(self._slice_rows, state)
-        for probe in self._opened(state):
+        of_slice = Answered(build.plan, build.checkpoint, state.ledger)
+        for probe in (probe.open(of_slice) for probe in self._probes):
             # Most have been answered by the engine of the slice's rows.
             rows = self._rows_of(probe)
-            self._infer_all(rows, rows.load_state())
-        return state
-
-    def _opened(self, state: CheckpointState) -> Iterator[Probe]:
-        """Yields the probes with their rows.
-
-        :param state: of the slice's rows, which are answered.
-        """
-        of_slice = Answered(self.build.plan, self.build.checkpoint, state.ledger)
-        return (probe.open(of_slice) for probe in self._probes)
+            ledger = self._infer_all(rows, rows.load_state()).ledger
+            answered = Answered(probe.plan, rows.checkpoint, ledger)
+            figures[probe.name] = probe.figures(answered, of_slice)
+            logger.info("%s", figures[probe.name])
+        return state, figures
 
     def _infer_all(self, rows: _RowSet, state: CheckpointState) -> CheckpointState:
         build = self.build
@@ -311,22 +306,12 @@ class BuildRun:
         if self.lease.superseded:
             raise NumberTakenError(f"another run published {self.build.folders.table.url} meanwhile")
 
-    def _figures(self, state: CheckpointState) -> dict[str, ProbeFigures]:
-        """Returns what probes say, by their names."""
-        build, figures = self.build, dict(self.known)
-        of_slice = Answered(build.plan, build.checkpoint, state.ledger)
-        for probe in self._opened(state):
-            rows = self._rows_of(probe)
-            answered = Answered(probe.plan, rows.checkpoint, rows.load_state().ledger)
-            figures[probe.name] = probe.figures(answered, of_slice)
-            logger.info("%s", figures[probe.name])
-        return figures
-
-    def stage(self, state: CheckpointState, keep_days: float) -> StagedVersion:
+    def stage(
+        self, state: CheckpointState, figures: Mapping[str, ProbeFigures], keep_days: float
+    ) -> StagedVersion:
         build, meter = self.build, self.meter
         self.reporter.report({"step": "publish", **self.progress()})
         started = time.monotonic()
-        figures = self._figures(state)
         carried_over = build.checkpoint.carried_over()
 
         def report_of(totals: Totals, files: Sequence[str]) -> Report:
@@ -347,7 +332,7 @@ class BuildRun:
                 late_s=time.time() - build.finish_by if build.finish_by is not None else 0,
                 earlier_cost=self.spending.earlier,
                 own_cost=self.spending.now,
-            ).model_copy(update=figures)
+            ).model_copy(update=dict(figures))
             slice_ = Facts.of_commit(
                 {
                     "report": report.model_dump(),

@@ -42,7 +42,7 @@ from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.request.answers.parsers import open_parser
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
-from airflow_provider_raydatallm.processor.store.asked_again import has_rejected_answers
+from airflow_provider_raydatallm.processor.store.asked_again import is_rejected
 from airflow_provider_raydatallm.processor.store.column_agreement import table_metadata
 from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError
 from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
@@ -224,7 +224,7 @@ def inspect_slice(
         instant=job.slice_instant,
         follows=base,
     )
-    if staged is not None and has_rejected_answers(folders.metadata, staged):
+    if staged is not None and is_rejected(folders.metadata, staged):
         if not read_only:  # for who rejected it, and was killed
             with contextlib.suppress(StagedVersionError):  # published: then it is found there
                 discard(folders, staged)

@@ -191,7 +191,7 @@ class VersionBuild(Build):
                 run = BuildRun(self, lease, cluster, meter, reporter, spending, known)
                 reporter.latest = run.progress
                 try:
-                    return run.stage(run.infer(state), keep_days)
+                    return run.stage(*run.infer(state), keep_days)
                 except CorruptFileError as e:
                     self.checkpoint.keep_damaged_file(e.name, e)
 

@@ -92,9 +92,10 @@ class JudgedAnswers(Probe):
 
     def _rows(self, of_slice: Answered) -> pa.Table:
         """Returns the sampled rows that are answered, with their answers: those columns that are asked of."""
-        plan, fields = of_slice.plan, of_slice.fields()
-        if not fields:
+        plan, known = of_slice.plan, self.inference.shape.fields
+        if not len(of_slice.ledger.rows):
             return pa.table({})
+        fields = {field.name: field for field in known} if known is not None else of_slice.fields()
         inputs, asked = _columns(self._judge.prompt, plan.source_schema.names, list(fields))
         reader = of_slice.reader(of_slice.ledger.rows, [fields[name] for name in asked])
         tables = []
@@ -127,7 +128,7 @@ class JudgedAnswers(Probe):
                 said = verdicts.window(index, 0, unit.rows)[1].column(_VERDICT)
                 judged += len(said)
                 approved += pc.sum(pc.equal(said, _YES)).as_py() or 0
-        low, high = wilson_interval(approved, judged) if judged else (0.0, 1.0)
+        low, high = wilson_interval(approved, judged)
         return JudgeFigures(
             hash=self.hash,
             model=self._judge.model,
@@ -135,8 +136,8 @@ class JudgedAnswers(Probe):
             approved=approved,
             failed=rows - judged,
             share=approved / judged if judged else None,
-            low=round(low, 4),
-            high=round(high, 4),
+            low=low,
+            high=high,
             tokens=tokens.total(),
             before=self.share_before(),
         )

@@ -64,8 +64,8 @@ class RepeatedRows(Probe):
             rows=rows,
             differing=differing,
             share=differing / rows,
-            low=round(low, 4),
-            high=round(high, 4),
+            low=low,
+            high=high,
             tokens=tokens.total(),
         )
 

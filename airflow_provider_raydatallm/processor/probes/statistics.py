@@ -16,14 +16,13 @@ _BINS = 10
 
 
 def wilson_interval(correct: int, rows: int) -> tuple[float, float]:
-    """Returns Wilson's interval of a share, with a confidence of 95%.
-
-    :param rows: at least one.
-    """
+    """Returns Wilson's interval of a share, with a confidence of 95%, to four digits."""
+    if not rows:
+        return 0.0, 1.0
     share, z2 = correct / rows, _Z * _Z
     middle = (share + z2 / (2 * rows)) / (1 + z2 / rows)
     half = _Z / (1 + z2 / rows) * math.sqrt(share * (1 - share) / rows + z2 / (4 * rows * rows))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    return round(max(0.0, middle - half), 4), round(min(1.0, middle + half), 4)
 
 
 def calibration_error(confidences: Sequence[float], are_right: Sequence[bool]) -> float | None:

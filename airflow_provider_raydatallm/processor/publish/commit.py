@@ -44,7 +44,7 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
     document_name,
-    is_rejected,
+    has_rejections,
     read_staged,
     remove_document,
 )
@@ -271,6 +271,10 @@ def _check_slice_of(slice_key: str, staged: StagedVersion) -> None:
 
 def _check_not_rejected(folders: SliceFolders, staged: StagedVersion) -> None:
     """:raises UnusableError: when somebody had rows of it asked again, and did not come to discard it."""
+    if not has_rejections(folders.metadata, staged):
+        return
+    from airflow_provider_raydatallm.processor.store.asked_again import is_rejected  # with Arrow
+
     if is_rejected(folders.metadata, staged):
         raise UnusableError(
             f"{staged.name} of {folders.table.url} was rejected, to have some of its rows asked again",

@@ -57,9 +57,9 @@ def put_asked_again(
     metadata.put_document(staged.asked_again, document.model_dump())
 
 
-def has_rejected_answers(metadata: Store, staged: StagedVersion) -> bool:
-    """Whether somebody had rows of its answers asked again: as this version, or as another one with the same
-    answers, such as one with other columns beside them.
+def is_rejected(metadata: Store, staged: StagedVersion) -> bool:
+    """Whether somebody had rows of its answers asked again, and so it is to be discarded: as this version, or
+    as another one with the same answers, such as one with other columns beside them.
 
     :raises SliceError: when a decision cannot be read.
     """

@@ -29,6 +29,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     asked_again_of_staged,
     number_of_staged,
     plan_of_staged,
+    staged_of_asked_again,
     staged_of_document,
 )
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
@@ -299,10 +300,9 @@ def find_staged(
     return None
 
 
-def is_rejected(metadata: Store, staged: StagedVersion) -> bool:
-    """Whether somebody had rows of it asked again: it is to be discarded."""
-    folder, _, name = staged.asked_again.rpartition("/")
-    return name in metadata.names(folder)
+def has_rejections(metadata: Store, staged: StagedVersion) -> bool:
+    """Whether somebody had rows asked again whose answers it may have (`asked_again.is_rejected`)."""
+    return any(map(staged_of_asked_again, metadata.names(staged.asked_again.rpartition("/")[0])))
 
 
 def forget_rejection(metadata: Store, staged: StagedVersion) -> None:

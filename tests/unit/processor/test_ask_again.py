@@ -390,8 +390,10 @@ def test_rejected_answers_are_published_by_no_version_with_other_columns_beside_
     model = Model()
     cluster = InProcess(answer=model)
     plain = changed(job, publish__details=[])
-    held(plain, cluster)
+    first = held(plain, cluster)
     ask_again_for_people(job.address, held(job, cluster), CUT)
+    with pytest.raises(SliceError, match=f"{first} of .* was rejected, to have some of its rows asked again"):
+        publish_approved(plain, first)
     model.cuts = lambda n: False
     report = run(changed(plain, quality__gates=[]), cluster)
     assert (report.outcome, cluster.answered - N) == ("published", 12)

@@ -20,11 +20,12 @@ from airflow_provider_raydatallm.processor.probes.statistics import (
         (0, 10, (0.0, 0.2775)),
         (10, 10, (0.7225, 1.0)),
         (1, 1, (0.2065, 1.0)),
-        (900, 1000, (0.87985, 0.91706)),
+        (900, 1000, (0.8798, 0.9171)),
+        (0, 0, (0.0, 1.0)),
     ],
 )
 def test_wilson_interval(correct: int, rows: int, expected: tuple[float, float]) -> None:
-    assert wilson_interval(correct, rows) == pytest.approx(expected, abs=5e-5)
+    assert wilson_interval(correct, rows) == expected
 
 
 def test_calibration_error_is_numpys() -> None:

@@ -30,7 +30,7 @@ def state_json(state: SliceState) -> dict[str, Any]:
 
 
 def held_json(state: SliceState) -> list[dict[str, Any]]:
-    """What of a slice waits for a person, or cannot be read: then it may."""
+    """The staged versions of a slice that wait for a person, and what cannot be read: it may be one."""
     if state.failure is not None and not state.staged:
         return [{"key": state.key, "staged": None, "failure": state.failure.to_json()}]
     return [

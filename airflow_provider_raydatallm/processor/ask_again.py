@@ -31,7 +31,7 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
     forget_rejection,
 )
 
-#: Rows that are told from others at once.
+#: Answered rows whose places in the input are looked up at once.
 _ROWS = 1 << 20
 
 

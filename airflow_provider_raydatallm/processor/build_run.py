@@ -177,7 +177,7 @@ class BuildRun:
     ) -> None:
         """Answers rows, and those of probes that are missing, by the same engine.
 
-        :param invalid: answers whose faults their rows are told when they are asked again.
+        :param invalid: the invalid answers of rows that are asked again, which are told what was wrong.
         """
         build, meter = self.build, self.meter
         checked_schemas: set[bytes] = set()

@@ -11,14 +11,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
-import subprocess
-import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.own_head import own_head, run_slice
 from benchmarks.prompts import rows_of
 
 CASES: dict[str, dict[str, Any]] = {
@@ -27,7 +24,6 @@ CASES: dict[str, dict[str, Any]] = {
     "labels": {"choices": ["Finance", "Law", "Software", "Other"]},
 }
 JUDGE = "Text: {text} Summary: {answer} Is the summary about the text?"
-HEAD_SECONDS = 20
 
 
 def main() -> None:
@@ -39,24 +35,11 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=4000)
     parser.add_argument("--batch-invariant", action="store_true", help="vLLM's kernels for that")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": f"127.0.0.1:{port}"}
-        if args.batch_invariant:
-            os.environ["VLLM_BATCH_INVARIANT"] = "1"
-        start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
-        head = subprocess.Popen(
-            [*start, "--num-cpus=16", "--include-dashboard=false", f"--temp-dir={folder}/ray"]
-        )
-        try:
-            time.sleep(HEAD_SECONDS)
-            for name in args.cases or CASES:
-                run(Path(folder), args, name, CASES[name])
-        finally:
-            head.terminate()
-            head.wait()
+    if args.batch_invariant:
+        os.environ["VLLM_BATCH_INVARIANT"] = "1"
+    with own_head() as folder:
+        for name in args.cases or CASES:
+            run(folder, args, name, CASES[name])
 
 
 def run(folder: Path, args: argparse.Namespace, name: str, asked: dict[str, Any]) -> None:
@@ -77,17 +60,8 @@ def run(folder: Path, args: argparse.Namespace, name: str, asked: dict[str, Any]
         "engine": {"scope": "slice", "kwargs": {"max_model_len": 2048, **json.loads(args.engine)}},
         **asked,
     }
-    spec = folder / "spec.json"
-    spec.write_text(json.dumps(job))
     began = time.time()
-    processor = subprocess.run(
-        [sys.executable, "-m", "airflow_provider_raydatallm.processor", "run", str(spec), "--json"],
-        capture_output=True,
-        text=True,
-    )
-    if processor.returncode:
-        raise SystemExit(f"{name}: {processor.stderr[-3000:]}")
-    report = json.loads(processor.stdout[processor.stdout.index("{\n") :])
+    report = run_slice(job, folder / f"{name}.json")
     figures = {"seconds": round(time.time() - began, 1), **report["seconds"], **report["repeat"]}
     figures["judge"] = report["judge"]
     invariant = "invariant" if args.batch_invariant else "default"

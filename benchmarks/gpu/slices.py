@@ -12,22 +12,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import socket
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.gpu.own_head import own_head, run_slice
 from benchmarks.prompts import ASK, SAMPLING, rows_of
 
 CASES = ("cold", "shared", "whole")
-HEAD_SECONDS = 20
 
 
 def main() -> None:
@@ -42,21 +37,8 @@ def main() -> None:
     parser.add_argument("--dummy", action="store_true", help="random weights, to measure a model's shape")
     parser.add_argument("--engine", default="{}", help="JSON of more engine arguments")
     args = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="rb", dir="/tmp") as folder:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        os.environ |= {"RAY_AUTH_MODE": "disabled", "RAY_ADDRESS": f"127.0.0.1:{port}"}
-        start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block", f"--port={port}"]
-        head = subprocess.Popen(
-            [*start, "--num-cpus=16", "--include-dashboard=false", f"--temp-dir={folder}/ray"]
-        )
-        try:
-            time.sleep(HEAD_SECONDS)
-            print("SUMMARY " + json.dumps(compare(Path(folder), args)), flush=True)
-        finally:
-            head.terminate()
-            head.wait()
+    with own_head() as folder:
+        print("SUMMARY " + json.dumps(compare(folder, args)), flush=True)
 
 
 def compare(folder: Path, args: argparse.Namespace) -> dict[str, float]:
@@ -127,17 +109,8 @@ class Work:
                 },
             },
         }
-        spec = self._folder / f"{table}-{job['slice_key']}.json"
-        spec.write_text(json.dumps(job))
         began = time.time()
-        processor = subprocess.run(
-            [sys.executable, "-m", "airflow_provider_raydatallm.processor", "run", str(spec), "--json"],
-            capture_output=True,
-            text=True,
-        )
-        if processor.returncode:
-            raise SystemExit(f"{spec.name}: {processor.stderr[-3000:]}")
-        report = json.loads(processor.stdout[processor.stdout.index("{\n") :])
+        report = run_slice(job, self._folder / f"{table}-{job['slice_key']}.json")
         seconds = Path(report["output_path"], "_SUCCESS").stat().st_mtime - began
         say(f"{table} {key}", [seconds], **report["seconds"], **report["throughput"])
         return seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from tests.chaos import work
 from tests.chaos.life import Life
@@ -43,10 +43,11 @@ def _by_a_run(life: Life, name: str, before: int) -> None:
     life.answer(life.how(life.trial.points[1]))
 
 
-def _discarded(life: Life, name: str, before: int) -> None:
-    life.answer(life.how(life.trial.points[1], act="discard", staged=name))
+def _discarded(life: Life, name: str, before: int, act: Literal["discard", "ask again"] = "discard") -> None:
+    """A command is killed, and another one finishes its work."""
+    life.answer(life.how(life.trial.points[1], act=act, staged=name))
     life.look()
-    result = life.answer(life.how(act="discard", staged=name)).result
+    result = life.answer(life.how(act=act, staged=name)).result
     _expect(life, result, "discarded", or_says="no staged version of")
     _expect_unchanged(life, before)
 
@@ -83,12 +84,8 @@ def _discarded_first(life: Life, name: str, before: int) -> None:
 
 
 def _asked_again(life: Life, name: str, before: int) -> None:
-    """A command is killed, and another one finishes its work: the next run asks just these rows again."""
-    life.answer(life.how(life.trial.points[1], act="ask again", staged=name))
-    life.look()
-    result = life.answer(life.how(act="ask again", staged=name)).result
-    _expect(life, result, "discarded", or_says="no staged version of")
-    _expect_unchanged(life, before)
+    """The next run asks just these rows again."""
+    _discarded(life, name, before, "ask again")
     rows = sum(row["id"] % 3 == 0 for row in life.place.slice.expected()[0])
     life.to_answer += rows * (2 if life.place.slice.scenario.judged else 1)  # where all are asked twice
 

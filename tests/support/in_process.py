@@ -3,8 +3,9 @@ Ray."""
 
 from __future__ import annotations
 
+import json
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -88,7 +89,12 @@ def run_in_process(job: SliceJob, cluster: InProcess | None = None) -> Report:
 
 def answer_fixed(batch: pa.Table, bad: str = "fail", good: str = "fine") -> pa.Table:
     """The stub engine's answers to requests whose bad text is replaced."""
-    texts = [t.replace(bad, good) for t in batch.column("__request").to_pylist()]
+    return answer_instead(batch, [t.replace(bad, good) for t in batch.column("__request").to_pylist()])
+
+
+def answer_instead(batch: pa.Table, requests: Sequence[str | dict[str, Any]]) -> pa.Table:
+    """The stub engine's answers to other requests than the rows'."""
+    texts = [request if isinstance(request, str) else json.dumps(request) for request in requests]
     index = batch.schema.get_field_index("__request")
     return stub_engine.answer(batch.set_column(index, "__request", pa.array(texts)))
 

@@ -96,7 +96,9 @@ class Quality(Group):
     @classmethod
     def _check_repeat(cls, value: float | None) -> float | None:
         if value is not None and value >= 1 and value % 1:
-            raise ValueError(f"{value:g} is no number of rows: give a whole one, or a share below 1")
+            raise ValueError(
+                f"{value:g} is neither a number of rows nor a share of them: give a whole one, or one below 1"
+            )
         return value
 
     @property

@@ -215,6 +215,7 @@ def test_arguments_may_come_from_upstream_tasks() -> None:
     {"task": "{{ params.x }}", "quality": {"gates": [{"of": "top_label", "max": 0.5}]}},
     {"quality": {"golden": {"path": "{{ params.x }}"}, "gates": [{"of": "golden", "min": 0.5}]}},
     {"quality": {"repeat": "{{ params.x }}", "gates": [{"of": "repeat", "max": 0.5}]}},
+    {"task": "{{ params.x }}", "quality": {"judge": {"model": "m/j", "prompt": "Is {answer} right?"}}},
     {"images": {"column": "{{ params.x }}", "sources": ["/photos"]}},
     {"task": "transcribe", "audio": {"column": "{{ params.x }}", "max_seconds": 60}},
     {"task": "transcribe", "audio": XCOM},

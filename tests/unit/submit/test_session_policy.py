@@ -44,11 +44,13 @@ def _regex(pattern: str) -> str:
     ("code/x.zip", "read"), ("elsewhere/x", ""), ("lake/dwh.ray_llm/table.json", "read"),
     ("lake/other.ray_llm/table.json", "read"), ("lake/other.ray_llm/ds=x/plans/p.json", ""),
     ("raw/in.ray_llm/table.json", ""), ("known/golden/a.csv", "read"), ("known/other.csv", ""),
+    ("judges/m/config.json", "read"), ("judges/other", ""),
 ])  # fmt: skip
 def test_session_reads_input_model_and_packages_and_writes_its_tables(key: str, may: str) -> None:
     policy = policy_of(
         {"py_modules": ["s3://code/x.zip", "gcs://y.zip"]}, engine__cache="s3://cache/answers",
         model_source="s3://models/m", engine="vllm", quality__golden={"path": "s3://known/golden/"},
+        quality__judge={"model": "s3://judges/m", "prompt": "Is {answer} right?"},
     )  # fmt: skip
     assert allows(policy, "s3:GetObject", key) == (may != "")
     assert allows(policy, "s3:PutObject", key) == allows(policy, "s3:DeleteObject", key) == (may == "write")

@@ -16,7 +16,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.probes.judged import _judging
 from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, plan_run
 from tests.support import stub_engine
-from tests.support.in_process import InProcess, changed, job_of, run_in_process
+from tests.support.in_process import InProcess, answer_instead, changed, job_of, run_in_process
 from tests.support.slice_files import checkpoint_folders
 
 NAMES = [f"name {n}" for n in range(30)]
@@ -55,9 +55,7 @@ class Judging(InProcess):
             verdict = "fails" if self.fails in text else "no" if self.refuses in text else "yes"
             assert request["sampling_params"].pop("structured_outputs")["choice"] == ["yes", "no"]
             request["messages"][0]["content"] = verdict
-        index = batch.schema.get_field_index("__request")
-        texts = pa.array([json.dumps(request) for request in requests])
-        return stub_engine.answer(batch.set_column(index, "__request", texts))
+        return answer_instead(batch, requests)
 
 
 @pytest.fixture

@@ -18,7 +18,14 @@ from airflow_provider_raydatallm.processor.run_plan import as_json, as_table, pl
 from airflow_provider_raydatallm.processor.slice_run import inspect_slice
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from tests.support import stub_engine
-from tests.support.in_process import InProcess, answer_numbers, changed, job_of, run_in_process
+from tests.support.in_process import (
+    InProcess,
+    answer_instead,
+    answer_numbers,
+    changed,
+    job_of,
+    run_in_process,
+)
 from tests.support.slice_files import checkpoint_folders
 
 NAMES = [f"name {n}" for n in range(40)]
@@ -45,9 +52,7 @@ class Forgetful(InProcess):
                 message["content"] += " again"
             if "again" in request and message["content"].endswith(self.fails):
                 message["content"] = "fails"
-        index = batch.schema.get_field_index("__request")
-        texts = pa.array([json.dumps(request) for request in requests])
-        return stub_engine.answer(batch.set_column(index, "__request", texts))
+        return answer_instead(batch, requests)
 
 
 @pytest.fixture
@@ -140,7 +145,7 @@ def test_gate_of_repeated_rows(job: SliceJob) -> None:
         run_in_process(gated, Forgetful(other="7"))
     with pytest.raises(ValueError, match="a gate of 'repeat', and there are no such rows"):
         changed(gated, quality__repeat=None)
-    with pytest.raises(ValueError, match=r"1\.5 is no number of rows"):
+    with pytest.raises(ValueError, match=r"1\.5 is neither a number of rows"):
         changed(job, quality__repeat=1.5)
 
 

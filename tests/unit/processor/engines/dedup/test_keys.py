@@ -8,10 +8,12 @@ import pytest
 
 from airflow_provider_raydatallm.processor.engines.dedup.request_keys import (
     Shard,
+    has_key,
     is_deterministic,
     request_key,
     shard_numbers,
 )
+from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import name_media
 from airflow_provider_raydatallm.processor.request.requests import RequestBuilder, _to_json
 
 NESTED = {"properties": {"sampling_params": {"temperature": 0}}}
@@ -43,6 +45,16 @@ def test_only_deterministic_requests_share_answers(params: dict[str, Any], expec
         assert is_deterministic(request) is expected
     request = json.dumps({"sampling_params": params, "messages": [{"content": "last"}]})
     assert is_deterministic(request) is expected
+
+
+@pytest.mark.parametrize("always", [False, True])
+def test_request_that_is_asked_again_shares_no_answer(always: bool) -> None:
+    builder = RequestBuilder(["text"], prompt="{text}", sampling_params={"temperature": 0})
+    for text in ("a", '", "again": true'):
+        row = {"text": text}
+        assert has_key(_to_json(builder.build(row)).decode(), always=always)
+        again = name_media(_to_json(builder.asking_again().build(row)).decode(), [b"image"])
+        assert not has_key(again, always=always)
 
 
 def test_each_key_is_in_one_shard_and_shards_are_of_similar_size() -> None:

@@ -56,8 +56,7 @@ _PROMPTS = _OF_ROWS & LEAVES.keys() - COLLECTIONS
 _FIELD = re.compile(r"\{[^{}]+\}")
 #: Leaves that depend on the task beside those that it owns.
 _OF_SOME_TASKS = (
-    "quality.on_too_long", "quality.max_invalid", "quality.repair", "quality.golden", "quality.judge",
-    "quality.gates",
+    "quality.on_too_long", "quality.max_invalid", "quality.repair", "quality.golden", "quality.gates",
 )  # fmt: skip
 #: Leaves of a form, which may be empty.
 _MAY_BE_EMPTY = ("source.max_rows", "source.trial")

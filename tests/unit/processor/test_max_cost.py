@@ -165,6 +165,9 @@ def test_retry_asks_golden_rows_of_a_slice_that_has_spent_its_limit_on_its_own(
     dear = limited(job, 0.4, quality__golden={"path": str(golden)})
     with pytest.raises(Exception, match="node is gone"):
         run_in_process(dear, InProcess(batch=BATCH, before_batch=pass_or_die))
+    metadata = Store(job.paths.metadata)
+    [question] = metadata.names("checkpoint")
+    Checkpoint(metadata, question).save_cost(1, 0.5)
     report = run_in_process(dear, InProcess(batch=BATCH))
     assert (report.outcome, report.golden and report.golden.correct) == ("published", 1)
 

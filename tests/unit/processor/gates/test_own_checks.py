@@ -117,6 +117,7 @@ def test_function_that_says_no_number_publishes_nothing(job: SliceJob, function:
     cluster = InProcess()
     with pytest.raises(SliceError, match=says) as raised:
         run_in_process(asking(job, function, min=0, then="warn"), cluster)
+    assert raised.value.failure.sentence.startswith(f"the check 'own_checks:{function}' {says}")
     assert "Jane" not in str(raised.value.failure.without_row_texts())
     assert files(job) == []
     assert run_in_process(asking(job, "rows", min=0), cluster).outcome == "published"

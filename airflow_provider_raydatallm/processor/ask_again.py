@@ -1,6 +1,6 @@
 """Rejects a staged version and has some of its rows asked again: all others keep their answers.
 
-The document that says which rows (`store.asked_again`) decides. Whoever finds the staged version after that
+The document that says which rows (`store.rejections`) decides. Whoever finds the staged version after that
 discards it, so that a process that is killed at any step has rejected it, or not.
 """
 
@@ -17,9 +17,11 @@ from airflow_provider_raydatallm.processor.gates.own_checks import open_rows
 from airflow_provider_raydatallm.processor.gates.sql import rows_where
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.carry_over import RowIds, quarantined_rows
-from airflow_provider_raydatallm.processor.publish.commit import discard
-from airflow_provider_raydatallm.processor.publish.staged_commands import get_staged, is_known
-from airflow_provider_raydatallm.processor.store.asked_again import put_asked_again
+from airflow_provider_raydatallm.processor.publish.staged_commands import (
+    discard_as_rejected,
+    get_staged,
+    is_known,
+)
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, load_plan
 from airflow_provider_raydatallm.processor.store.ledger import position, unit_and_offset
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
@@ -28,7 +30,6 @@ from airflow_provider_raydatallm.processor.store.spans import Spans, count_rows,
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
-    forget_rejection,
 )
 
 #: Answered rows whose places in the input are looked up at once.
@@ -47,12 +48,8 @@ def ask_again_for_people(of: SliceAddress, name: str | None, condition: str) -> 
     folders = SliceFolders.open(of.paths)
     staged = get_staged(folders, name)
     rows = _rows_where(folders, staged, condition)
-    put_asked_again(folders.metadata, staged, condition, rows)
-    try:
-        discard(folders, staged)
-    except StagedVersionError:  # somebody published it meanwhile
-        forget_rejection(folders.metadata, staged)
-        raise
+    offsets = {unit: spans.ravel().tolist() for unit, spans in rows.items()}
+    discard_as_rejected(folders, staged, condition, offsets)
     return staged.name, sum(map(count_rows, rows.values()))
 
 

@@ -313,6 +313,7 @@ class BuildRun:
         self.reporter.report({"step": "publish", **self.progress()})
         started = time.monotonic()
         carried_over = build.checkpoint.carried_over()
+        rejections = build.checkpoint.rejections
 
         def report_of(totals: Totals, files: Sequence[str]) -> Report:
             meter.record_publish_time(time.monotonic() - started)
@@ -340,7 +341,8 @@ class BuildRun:
                     **counted(build.job, published, totals, carried_over),
                 }
             )
-            return report.model_copy(update={"gates": pass_gates(build.job, slice_)})
+            gates = pass_gates(build.job, replace(slice_, rejections=rejections))
+            return report.model_copy(update={"gates": gates})
 
         fields = build.shape.fields
         if fields is None and build.plan.rows:

@@ -42,11 +42,11 @@ from airflow_provider_raydatallm.processor.ray_runtime.own_task import own_task
 from airflow_provider_raydatallm.processor.request.answers.parsers import open_parser
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
-from airflow_provider_raydatallm.processor.store.asked_again import is_rejected
 from airflow_provider_raydatallm.processor.store.column_agreement import table_metadata
 from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError
 from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
 from airflow_provider_raydatallm.processor.store.ownership import take_folders
+from airflow_provider_raydatallm.processor.store.rejections import is_rejected
 from airflow_provider_raydatallm.processor.store.run_record import leave_failure
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (

@@ -159,7 +159,8 @@ class VersionBuild(Build):
         lost = [told.counts.get(name) or 0 for name in ("quarantined", "invalid_output")]
         if exceeded := exceeded_limit(self.job, told.planned, *lost):
             raise UnusableError(f"{staged.name} lost more rows than quality.{exceeded[0]}: it is staged anew")
-        slice_ = replace(told, checks=self.check_rows(cluster, files))
+        rejections = self.checkpoint.rejections
+        slice_ = replace(told, checks=self.check_rows(cluster, files), rejections=rejections)
         return staged.with_gates(pass_gates(self.job, slice_))
 
     def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:

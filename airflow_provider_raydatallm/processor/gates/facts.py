@@ -41,6 +41,7 @@ class Facts:
     :ivar labels: the rows with each label.
     :ivar has_all_labels: whether no other label has a row.
     :ivar spreads: of columns, the rows with each number or length.
+    :ivar rejections: how often a person rejected these answers; those of a published version were approved.
     """
 
     counts: Mapping[str, int | None]
@@ -53,6 +54,7 @@ class Facts:
     labels: Mapping[str, int]
     has_all_labels: bool
     spreads: Mapping[str, Mapping[float, int]]
+    rejections: int = 0
 
     @classmethod
     def of_commit(cls, body: Mapping[str, Any]) -> Facts:

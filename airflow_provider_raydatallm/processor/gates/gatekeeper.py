@@ -30,6 +30,13 @@ def pass_gates(job: SliceJob, slice_: Facts) -> tuple[GateVerdict, ...] | None:
         return None
     before = {same: _slices_before(job, gates, same) for same in {gate.same for gate in gates}}
     verdicts = [judge(gate, slice_, before[gate.same]) for gate in gates]
+    # Whatever else the gates say by now: others may have been published meanwhile.
+    if slice_.rejections and any(gate.then == "hold" for gate in gates):
+        verdicts.append(
+            GateVerdict(
+                of="rejections", value=slice_.rejections, figure=slice_.rejections, max=0, verdict="held"
+            )
+        )
     for verdict in verdicts:
         if verdict.verdict in ("warned", "unknown", "held"):
             logger.warning("gate of slice %r: %s", job.slice_key, verdict)

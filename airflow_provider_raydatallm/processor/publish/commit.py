@@ -38,13 +38,13 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     renumbered_file,
 )
 from airflow_provider_raydatallm.processor.store.lease import Lease, newest_epoch
+from airflow_provider_raydatallm.processor.store.rejections import is_rejected
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     STAGE_ANEW,
     StagedVersion,
     StagedVersionError,
     document_name,
-    has_rejections,
     read_staged,
     remove_document,
 )
@@ -270,14 +270,10 @@ def _check_slice_of(slice_key: str, staged: StagedVersion) -> None:
 
 
 def _check_not_rejected(folders: SliceFolders, staged: StagedVersion) -> None:
-    """:raises UnusableError: when somebody had rows of it asked again, and did not come to discard it."""
-    if not has_rejections(folders.metadata, staged):
-        return
-    from airflow_provider_raydatallm.processor.store.asked_again import is_rejected  # with Arrow
-
+    """:raises UnusableError: when somebody rejected its answers, and did not come to discard it."""
     if is_rejected(folders.metadata, staged):
         raise UnusableError(
-            f"{staged.name} of {folders.table.url} was rejected, to have some of its rows asked again",
+            f"{staged.name} of {folders.table.url} was rejected: its answers are not published as they are",
             advice=STAGE_ANEW,
         )
 

@@ -3,6 +3,7 @@ is imported, so that the Airflow side can, too."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -20,11 +21,11 @@ from airflow_provider_raydatallm.processor.storage.filesystem import tried_brief
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
+from airflow_provider_raydatallm.processor.store.rejections import forget_rejection, reject
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
-    forget_rejection,
     read_staged,
     staged_names,
 )
@@ -98,13 +99,28 @@ def _tidy(folders: SliceFolders, version: Version) -> None:
 
 
 def discard_for_people(of: SliceAddress, name: str | None) -> str:
-    """Discards a staged version of a slice, and returns its name. See `discard`."""
+    """Discards a staged version of a slice, and returns its name. Where gates leave slices to people, its
+    answers are left to them from here on, whatever else the gates say. See `discard`."""
     check_folders(of)
     folders = SliceFolders.open(of.paths)
     staged = get_staged(folders, name)
-    forget_rejection(folders.metadata, staged)  # of a command that was killed: the last decision counts
-    discard(folders, staged)
+    discard_as_rejected(folders, staged)
     return staged.name
+
+
+def discard_as_rejected(
+    folders: SliceFolders, staged: StagedVersion, condition: str = "", rows: Mapping[str, Sequence[int]] = {}
+) -> None:
+    """
+    :param condition, rows: of the rows that are asked again, if any (`rejections.Rejection`).
+    :raises StagedVersionError: when it was published. Nothing is rejected then.
+    """
+    reject(folders.metadata, staged, condition, rows)  # first, so that nobody commits it meanwhile
+    try:
+        discard(folders, staged)
+    except StagedVersionError:
+        forget_rejection(folders.metadata, staged)
+        raise
 
 
 def discard_rejected(job: SliceJob, name: str) -> None:

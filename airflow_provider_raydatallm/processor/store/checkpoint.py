@@ -13,33 +13,36 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
 
+import numpy as np
 import pydantic
 from pydantic import ConfigDict, Field, TypeAdapter
 
 from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
-from airflow_provider_raydatallm.processor.store.asked_again import read_asked_again
 from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
     PLAN_BYTES,
     cost_of_epoch,
     epoch_of_cost,
     input_of_plan,
-    staged_of_asked_again,
 )
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.ledger import (
     SET_ASIDE,
+    AskedRows,
     Fragments,
     Ledger,
     MissingRows,
     RowRanges,
     RowStates,
     holds_finished_rows,
+    position,
     read_ledger,
     row_states,
 )
+from airflow_provider_raydatallm.processor.store.rejections import Rejection, read_rejections
+from airflow_provider_raydatallm.processor.store.spans import merge_spans
 
 _COST = TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)], config=ConfigDict(strict=True))
 #: In the document of a plan, beside the plan: the arguments that decide answers.
@@ -198,12 +201,14 @@ class Checkpoint:
 
         names = self.store.names(self.folder)
         decisions = names if self._decisions == self.folder else self.store.names(self._decisions)
-        asked_again = [
-            read_asked_again(self.store, f"{self._decisions}/{name}", units)
-            for name in decisions
-            if staged_of_asked_again(name)
-        ]
+        rejections = read_rejections(self.store, self._decisions, decisions)
+        asked_again = [_asked_rows(rejection, units) for _, rejection in rejections if rejection.rows]
         return read_ledger(names, units, read_ranges, self.base, retry=retry, asked_again=asked_again)
+
+    @property
+    def rejections(self) -> int:
+        """How often a person rejected its answers, and had no row asked again."""
+        return sum(not rejection.rows for _, rejection in read_rejections(self.store, self.folder))
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
@@ -251,6 +256,16 @@ def _are_totals(body: Any) -> bool:
         isinstance(section, dict) and all(isinstance(total, int | None) for total in section.values())
         for section in sections
     )
+
+
+def _asked_rows(rejection: Rejection, units: Mapping[str, int]) -> AskedRows:
+    """:param units: plan indices by unit id."""
+    spans = [
+        position(units[unit], np.array(offsets, np.int64).reshape(-1, 2))
+        for unit, offsets in rejection.rows.items()
+        if unit in units
+    ]
+    return AskedRows(rejection.last_epoch, merge_spans(np.concatenate([np.empty((0, 2), np.int64), *spans])))
 
 
 def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan | None:

@@ -28,7 +28,7 @@ _STAGED_DOCUMENT = re.compile(rf"staged-({NUMBER}-[0-9a-f]{{8}})\.json")
 _STAGED_FOLDER = re.compile(rf"({NUMBER})-[0-9a-f]{{8}}")
 _FILE = re.compile(rf"(part|quarantine)-({NUMBER})-[0-9]{{5,9}}-of-[0-9]{{5,9}}-[0-9a-f]{{8}}\.parquet")
 _CHECKPOINT_PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
-_ASKED_AGAIN = re.compile(rf"again-({NUMBER}-[0-9a-f]{{8}})\.json")
+_REJECTION = re.compile(rf"again-({NUMBER}-[0-9a-f]{{8}})\.json")
 _COST = re.compile(rf"cost-({NUMBER})\.json")
 _PLAN = re.compile(rf"plans/plan-({NUMBER})-[0-9a-f]{{8}}\.json")
 
@@ -117,13 +117,13 @@ def plan_of_staged(name: str) -> str:
     return f"{PLANS}/plan-{name}.json"
 
 
-def asked_again_of_staged(name: str) -> str:
-    """The file in a checkpoint that says which rows of a staged version are asked again."""
+def rejection_of_staged(name: str) -> str:
+    """The file in a checkpoint that says that a staged version was rejected."""
     return f"again-{name}.json"
 
 
-def staged_of_asked_again(name: str) -> str | None:
-    match = _ASKED_AGAIN.fullmatch(name)
+def staged_of_rejection(name: str) -> str | None:
+    match = _REJECTION.fullmatch(name)
     return match[1] if match else None
 
 

@@ -18,7 +18,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
     PROGRESS,
     input_of_plan,
-    staged_of_asked_again,
+    staged_of_rejection,
 )
 from airflow_provider_raydatallm.processor.store.lease import LEASE, Lease, LeaseHolder, LeaseLostError
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
@@ -107,6 +107,6 @@ def remove_checkpoints(
 def remove_rows(metadata: Store, names: Sequence[str]) -> None:
     """Removes files of checkpoints. Which rows are asked again is there until their answers are gone: else
     these would count once more where this is killed."""
-    decisions = [name for name in names if staged_of_asked_again(name.rpartition("/")[2])]
+    decisions = [name for name in names if staged_of_rejection(name.rpartition("/")[2])]
     metadata.remove_all([name for name in names if name not in decisions])
     metadata.remove_all(decisions)

@@ -24,12 +24,9 @@ from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
 from airflow_provider_raydatallm.processor.store.column_agreement import TableColumn
 from airflow_provider_raydatallm.processor.store.commit_body import check_body
 from airflow_provider_raydatallm.processor.store.file_names import (
-    CHECKPOINT,
     LAST_NUMBER,
-    asked_again_of_staged,
     number_of_staged,
     plan_of_staged,
-    staged_of_asked_again,
     staged_of_document,
 )
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
@@ -126,11 +123,6 @@ class StagedVersion:
     def columns(self) -> dict[str, TableColumn]:
         """The columns that its slice publishes."""
         return {str(name): TableColumn(kind, bool(answer)) for name, kind, answer in self.body["columns"]}
-
-    @property
-    def asked_again(self) -> str:
-        """The document, if there is one, by which somebody rejected it and had rows of it asked again."""
-        return f"{CHECKPOINT}/{self.version.question}/{asked_again_of_staged(self.name)}"
 
     def with_gates(self, said: Sequence[GateVerdict] | None) -> StagedVersion:
         """:param said: what gates say of it now."""
@@ -298,17 +290,6 @@ def find_staged(
         if is_own and version.body.get("slice_instant") in (None, instant):
             return staged
     return None
-
-
-def has_rejections(metadata: Store, staged: StagedVersion) -> bool:
-    """Whether somebody had rows asked again whose answers it may have (`asked_again.is_rejected`)."""
-    return any(map(staged_of_asked_again, metadata.names(staged.asked_again.rpartition("/")[0])))
-
-
-def forget_rejection(metadata: Store, staged: StagedVersion) -> None:
-    """Has none of its rows asked again."""
-    metadata.remove_file(staged.asked_again)
-    metadata.remove_empty(staged.asked_again.rpartition("/")[0])
 
 
 def remove_document(metadata: Store, name: str) -> None:

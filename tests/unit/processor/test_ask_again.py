@@ -19,13 +19,14 @@ from pyarrow import dataset
 from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor import ask_again, slice_run
+from airflow_provider_raydatallm.processor import slice_run
 from airflow_provider_raydatallm.processor.__main__ import main as decide
 from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
 from airflow_provider_raydatallm.processor.earlier_answers import NotKept, find_earlier
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.gates.sql import open_query, rows_where
 from airflow_provider_raydatallm.processor.publish import commit as commits
+from airflow_provider_raydatallm.processor.publish import staged_commands
 from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_for_people,
@@ -212,8 +213,8 @@ def test_killed_command_has_rejected_the_version_or_not(
     name = held(job, cluster)
     with monkeypatch.context() as patch:
         at = {
-            "put": (ask_again, "put_asked_again"),
-            "document": (ask_again, "discard"),
+            "put": (staged_commands, "reject"),
+            "document": (staged_commands, "discard"),
             "void": (commits.versions, "void"),
             "files": (commits, "remove_staged_files"),
             "end": (commits, "remove_document"),
@@ -242,7 +243,7 @@ def test_run_that_finishes_a_rejection_may_be_killed_too(
     cluster = InProcess(answer=model, batch=5)
     name = held(job, cluster)
     with monkeypatch.context() as patch:
-        patch.setattr(ask_again, "discard", killed)
+        patch.setattr(staged_commands, "discard", killed)
         with pytest.raises(KilledError):
             ask_again_for_people(job.address, name, CUT)
         patch.setattr(slice_run, "discard", killed)
@@ -301,7 +302,7 @@ def test_last_decision_counts(job: SliceJob, monkeypatch: pytest.MonkeyPatch, th
     cluster = InProcess(answer=Model())
     name = held(job, cluster)
     with monkeypatch.context() as patch:
-        patch.setattr(ask_again, "discard", killed)
+        patch.setattr(staged_commands, "discard", killed)
         with pytest.raises(KilledError):
             ask_again_for_people(job.address, name, CUT)
     if then == "none":
@@ -315,13 +316,13 @@ def test_last_decision_counts(job: SliceJob, monkeypatch: pytest.MonkeyPatch, th
 def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = InProcess(answer=Model())
     name = held(job, cluster)
-    real = ask_again.put_asked_again
+    real = staged_commands.reject
 
     def publish_first(*args: Any) -> None:
         publish_approved(job, name)
         real(*args)
 
-    monkeypatch.setattr(ask_again, "put_asked_again", publish_first)
+    monkeypatch.setattr(staged_commands, "reject", publish_first)
     with pytest.raises(SliceError, match="was published"):
         ask_again_for_people(job.address, name, CUT)
     assert [*Path(job.paths.metadata).glob("checkpoint/*")] == []
@@ -392,7 +393,7 @@ def test_rejected_answers_are_published_by_no_version_with_other_columns_beside_
     plain = changed(job, publish__details=[])
     first = held(plain, cluster)
     ask_again_for_people(job.address, held(job, cluster), CUT)
-    with pytest.raises(SliceError, match=f"{first} of .* was rejected, to have some of its rows asked again"):
+    with pytest.raises(SliceError, match=f"{first} of .* was rejected: its answers"):
         publish_approved(plain, first)
     model.cuts = lambda n: False
     report = run(changed(plain, quality__gates=[]), cluster)
@@ -416,7 +417,7 @@ def test_run_publishes_nothing_that_was_rejected_since_it_staged_it(
         if not rejected:
             rejected.extend(staged_names(folders.metadata))
             with monkeypatch.context() as patch, contextlib.suppress(KeyboardInterrupt):
-                patch.setattr(ask_again, "discard", die)
+                patch.setattr(staged_commands, "discard", die)
                 ask_again_for_people(job.address, rejected[0], CUT)
 
     report = slice_run.run_slice(
@@ -431,7 +432,7 @@ def test_damaged_decision_is_told_of_and_asks_nothing(job: SliceJob) -> None:
     ask_again_for_people(job.address, held(job, cluster), CUT)
     [document] = Path(job.paths.metadata).glob("checkpoint/*/again-*.json")
     document.write_text(document.read_text().replace("length", "longer"))
-    with pytest.raises(SliceError, match="says which rows are asked again, and is damaged"):
+    with pytest.raises(SliceError, match="says what a person rejected, and is damaged"):
         run(job, cluster)
     document.unlink()  # as it advises
     held(job, cluster)

@@ -121,6 +121,38 @@ def test_rejected_slice_keeps_its_rows_and_is_asked_about_anew(job: SliceJob) ->
     assert again.staged_version != name
 
 
+def test_rejected_answers_are_left_to_people_whatever_else_the_gates_say_by_now(job: SliceJob) -> None:
+    """Others may have been published meanwhile, with which a gate compares."""
+    cluster = InProcess(answer=CUT)
+    strict = changed(job, quality__gates=[MANY_CUT])
+    discard_for_people(job.address, str(run_in_process(strict, cluster).staged_version))
+    lenient = changed(job, quality__gates=[{**MANY_CUT, "max": 1}])
+    for report in (run_in_process(lenient, cluster) for _ in range(2)):  # staged anew, and taken up
+        assert report.outcome == "held"
+        assert list(map(str, report.gates or ())) == ["truncated is 1", "rejections is 1, above max 0"]
+    discard_for_people(job.address, None)
+    held = run_in_process(lenient, cluster)
+    assert [gate.value for gate in held.gates or () if gate.of == "rejections"] == [2]
+    assert publish_approved(lenient, str(held.staged_version)).outcome == "published"
+    assert cluster.answered == 3
+    assert run_in_process(lenient, cluster).outcome == "unchanged"
+
+
+def test_rejected_answers_are_published_once_the_author_leaves_no_slice_to_people(job: SliceJob) -> None:
+    cluster = InProcess(answer=CUT)
+    discard_for_people(job.address, str(run_in_process(job, cluster).staged_version))
+    warned = changed(job, quality__gates=[{**MANY_CUT, "then": "warn"}])
+    assert run_in_process(warned, cluster).outcome == "published"
+
+
+def test_new_answers_are_not_those_that_were_rejected(job: SliceJob) -> None:
+    strict = changed(job, quality__gates=[MANY_CUT])
+    discard_for_people(job.address, str(run_in_process(strict, InProcess(answer=CUT)).staged_version))
+    other = changed(strict, prompt="Better: {name}")
+    finished = InProcess(answer=answer_with(finish_reason="stop"))
+    assert run_in_process(other, finished).outcome == "published"
+
+
 def test_approval_is_refused_once_another_version_is_published(job: SliceJob) -> None:
     name = str(run_in_process(job, InProcess()).staged_version)
     other = changed(job, quality__gates=[], prompt="Other {name}")

@@ -106,6 +106,9 @@ class Store:
     def timestamp(self) -> str:
         return self.now().strftime("%Y-%m-%dT%H:%M:%SZ")
 
+    def micro_timestamp(self) -> str:
+        return self.now().strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
     def pass_time(self, seconds: float) -> None:
         """Moves the cluster's clock, by which deadlines are counted."""
         self._passed += timedelta(seconds=seconds)

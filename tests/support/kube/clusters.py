@@ -12,11 +12,17 @@ from typing import Any
 from airflow_provider_raydatallm.clusters.embedded.head import free_ports
 from tests.support.kube.errors import ApiError
 from tests.support.kube.events import record
-from tests.support.kube.kubelet import GROUP_LABEL, QUOTA, Kubelet, is_ready
+from tests.support.kube.kubelet import (
+    CLUSTER_LABEL,
+    GROUP_LABEL,
+    NODE_TYPE_LABEL,
+    QUOTA,
+    Kubelet,
+    is_ready,
+)
 from tests.support.kube.store import Object, Store
 from tests.support.kube.validation import cluster_fault
 
-CLUSTER_LABEL, NODE_TYPE_LABEL = "ray.io/cluster", "ray.io/node-type"
 HEAD_GROUP = "headgroup"
 COMPONENT = "raycluster-controller"
 TOKEN_KEY = "auth_token"

@@ -91,6 +91,15 @@ class FakeHeads(Heads):
         return list(self._pods)
 
 
+# On loopback, which Ray takes only of a head: what it is told of the platform holds in its other processes.
+_RAY_START = """
+from ray._private import ray_constants, services
+from ray.scripts.scripts import main
+ray_constants.ENABLE_RAY_CLUSTER = True
+services.get_node_ip_address = lambda address=None: "127.0.0.1"
+main()
+"""
+
 #: Set in every process of a pod, to the pod's uid.
 _POD_VARIABLE = "FAKE_KUBE_POD"
 
@@ -135,7 +144,7 @@ class RealHeads(Heads):
                 f"{dashboard}/api/v0/logs?node_ip=127.0.0.1&glob=none&timeout=5",
             ]
         options = [f"--{key}={value}" if value else f"--{key}" for key, value in {**flags, **own}.items()]
-        command = [sys.executable, "-m", "ray.scripts.scripts", "start", *options, "--disable-usage-stats"]
+        command = [sys.executable, "-c", _RAY_START, "start", *options, "--disable-usage-stats"]
         with open(folder / "log", "wb") as log:
             process = subprocess.Popen(
                 command,

@@ -12,9 +12,10 @@ from tests.support.kube.events import record
 from tests.support.kube.heads import Heads
 from tests.support.kube.store import Object, Store
 
-GROUP_LABEL = "ray.io/group"
+CLUSTER_LABEL, NODE_TYPE_LABEL, GROUP_LABEL = "ray.io/cluster", "ray.io/node-type", "ray.io/group"
 UNSCHEDULABLE, IMAGE_PULL, QUOTA = "Unschedulable", "ImagePullBackOff", "FailedCreate"
 NODE = "node-1"
+_INITIALIZING = {"waiting": {"reason": "PodInitializing"}}
 _CREATING = {"waiting": {"reason": "ContainerCreating"}}
 
 
@@ -86,6 +87,10 @@ class Kubelet:
         if (hold := self.holds.get(pod["metadata"]["labels"][GROUP_LABEL])) is not None:
             self._hold(pod, hold)
             return
+        if pod["metadata"]["labels"][NODE_TYPE_LABEL] == "worker" and not self._has_ready_head(pod):
+            if _state(pod) != _INITIALIZING:
+                self._write(pod, "Pending", _INITIALIZING)
+            return
         container = pod["spec"]["containers"][0]
         try:
             env = self._environment(pod["metadata"]["namespace"], container)
@@ -101,6 +106,15 @@ class Kubelet:
             self._write(pod, "Pending", _CREATING)
         else:
             self._write(pod, "Running", {"running": {"startedAt": self.store.timestamp()}})
+
+    def _has_ready_head(self, worker: Object) -> bool:
+        """Whether the container that workers begin with, which waits for the head, would end."""
+        wanted = {**worker["metadata"]["labels"], NODE_TYPE_LABEL: "head"}
+        return any(
+            is_ready(pod)
+            and all(pod["metadata"]["labels"][key] == wanted[key] for key in (CLUSTER_LABEL, NODE_TYPE_LABEL))
+            for pod in self.store.objects("pods", worker["metadata"]["namespace"], _is_of_ray)
+        )
 
     def _hold(self, pod: Object, hold: str) -> None:
         if hold == UNSCHEDULABLE:

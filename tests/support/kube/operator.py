@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 
-from tests.support.kube.clusters import CLUSTER_LABEL, Clusters
+from tests.support.kube.clusters import Clusters
 from tests.support.kube.errors import ApiError
 from tests.support.kube.heads import FakeHeads, Heads
 from tests.support.kube.jobs import Jobs
-from tests.support.kube.kubelet import Kubelet
+from tests.support.kube.kubelet import CLUSTER_LABEL, Kubelet
 from tests.support.kube.server import Kube
 
 

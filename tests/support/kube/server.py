@@ -60,6 +60,7 @@ class Kube:
         self._loop = asyncio.new_event_loop()
         self._changed, self._cut = asyncio.Event(), asyncio.Event()
         self._site: web.TCPSite | None = None
+        self._collection: asyncio.TimerHandle | None = None
         app = web.Application(client_max_size=2**22)
         app.router.add_route("*", "/{path:.*}", self._handle)
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.2)
@@ -136,8 +137,7 @@ class Kube:
         self._ask(self._open_port())
 
     def stop(self) -> None:
-        self._ask(self._close_port())
-        self._ask(self._runner.cleanup())
+        self._ask(self._end())
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join(10)
         self._loop.close()
@@ -154,7 +154,16 @@ class Kube:
         await self._site.start()
         self._port = self._runner.addresses[0][1]
 
+    async def _end(self) -> None:
+        await self._close_port()
+        await self._runner.cleanup()
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in left:
+            task.cancel()
+        await asyncio.gather(*left, return_exceptions=True)
+
     async def _close_port(self) -> None:
+        await self._cut_watches()
         if self._site is not None:
             await self._site.stop()
             self._site = None
@@ -176,6 +185,11 @@ class Kube:
     def _wake(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
+        if self._collection is None:
+            self._collection = self._loop.call_later(0.01, self._collect)
+
+    def _collect(self) -> None:
+        self._collection = None
         self.store.collect_garbage()
 
     # --- requests
@@ -256,7 +270,9 @@ class Kube:
         if len(rest) > 2 and rest[0] == "namespaces":
             namespace, rest = rest[1], rest[2:]
         resource = RESOURCES.get(rest[0]) if rest else None
-        if resource is None or resource.group != group or len(rest) > 3 or rest[2:] not in ([], ["status"]):
+        if resource is None or resource.group != group or rest[2:] not in ([], ["status"]):
+            return None
+        if group and not self.store.kuberay:
             return None
         name = rest[1] if len(rest) > 1 else ""
         verb = _VERBS.get(request.method, "")
@@ -377,7 +393,7 @@ def _patch(resource: Resource, content_type: str, body: Any) -> Callable[[Object
 
 @contextmanager
 def kube_server(namespaces: Iterable[str] = ("ml",), kuberay: str = "1.7") -> Iterator[Kube]:
-    """:param kuberay: the version whose CRDs are installed; what it does not know is dropped"""
+    """:param kuberay: the version whose CRDs are installed, "" for none; what it does not know is dropped"""
     kube = Kube(Store(namespaces, kuberay))
     kube.start()
     try:

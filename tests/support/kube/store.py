@@ -84,7 +84,7 @@ class Change:
 
 
 class Store:
-    """:param kuberay: whose CRDs are installed, for example 1.7"""
+    """:param kuberay: the version whose CRDs are installed, "" for none"""
 
     def __init__(self, namespaces: Iterable[str], kuberay: str) -> None:
         self.kuberay = kuberay
@@ -264,7 +264,7 @@ class Store:
     def collect_garbage(self) -> None:
         """Deletes what only objects own that are gone, and, below one that waits for it, all that it owns."""
         with self._lock:
-            everything = [(plural, item) for plural in RESOURCES for item in self.objects(plural)]
+            everything = [(p, item) for p in RESOURCES if p != "events" for item in self.objects(p)]
             waiting = {
                 item["metadata"]["uid"]
                 for _, item in everything

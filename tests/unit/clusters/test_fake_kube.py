@@ -123,6 +123,13 @@ def test_older_kuberay_does_not_know_newer_fields() -> None:
     assert made["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
 
 
+def test_kuberay_that_is_not_installed() -> None:
+    with kube_server(kuberay="") as kube:
+        ray = client.CustomObjectsApi(config.new_client_from_config_dict(kube.kubeconfig()))
+        with pytest.raises(ApiException, match="404 page not found"):
+            ray.create_namespaced_custom_object(*RAY, ray_job())
+
+
 def test_older_version_of_an_object_cannot_replace_it(ray: client.CustomObjectsApi) -> None:
     first = ray.create_namespaced_custom_object(*RAY, ray_job())
     ray.replace_namespaced_custom_object(*RAY, "slice", {**first, "spec": {**first["spec"], "jobId": "x"}})

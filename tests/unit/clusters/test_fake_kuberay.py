@@ -9,7 +9,6 @@ from typing import Any
 import httpx
 import pytest
 from kubernetes import client, config
-from ray.job_submission import JobSubmissionClient
 
 from tests.support.kube.heads import FakeHeads, RealHeads
 from tests.support.kube.operator import RayOperator
@@ -318,6 +317,8 @@ def test_deleted_job_is_stopped_and_leaves_nothing(
 
 @pytest.mark.slow
 def test_real_ray_runs_a_job_and_leaves_nothing(kube: Kube) -> None:
+    from ray.job_submission import JobSubmissionClient
+
     with RayOperator(kube, RealHeads()) as operator:
         user = User(kube)
         user.submit(workers=1, shutdownAfterJobFinishes=True)

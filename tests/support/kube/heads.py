@@ -45,9 +45,9 @@ class Heads(ABC):
     def living(self) -> list[str]:
         """Returns the pods that have a process."""
 
+    @abstractmethod
     def log(self, pod: str) -> str:
         """Returns the end of what its process wrote."""
-        return ""
 
     def close(self) -> None:
         for pod in self.living():
@@ -55,12 +55,13 @@ class Heads(ABC):
 
 
 class FakeHeads(Heads):
-    """`servers`: the Jobs API of each head pod. Workers are nothing."""
+    """`servers`: the Jobs API of each head pod; `logs`: what pods wrote. Workers are nothing."""
 
     interval_s = 0.02
 
     def __init__(self) -> None:
         self.servers: dict[str, FakeCluster] = {}
+        self.logs: dict[str, str] = {}
         self._pods: dict[str, ExitStack] = {}
 
     @property
@@ -89,6 +90,9 @@ class FakeHeads(Heads):
 
     def living(self) -> list[str]:
         return list(self._pods)
+
+    def log(self, pod: str) -> str:
+        return self.logs.get(pod, "")
 
 
 # On loopback, which Ray takes only of a head: what it is told of the platform holds in its other processes.

@@ -22,6 +22,7 @@ class RayOperator:
         self.kube = kube
         self.heads = heads or FakeHeads()
         self.kubelet = Kubelet(kube.store, self.heads)
+        kube.read_log = lambda pod: self.heads.log(pod["metadata"]["uid"])
         self._clusters = Clusters(kube.store, self.kubelet)
         self._jobs = Jobs(kube.store, self._clusters)
         self._nodes = _Loop(self.kubelet.step, self.heads.interval_s)

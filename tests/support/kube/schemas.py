@@ -10,7 +10,7 @@ from typing import Any
 
 import jsonschema
 
-from tests.support.kube.errors import invalid
+from tests.support.kube.errors import ApiError, invalid
 
 Schema = dict[str, Any]
 
@@ -211,13 +211,22 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split("."))
 
 
-def admit(plural: str, kind: str, name: str, body: dict[str, Any], kuberay: str) -> dict[str, Any]:
+def admit(
+    plural: str, kind: str, name: str, body: dict[str, Any], kuberay: str, *, is_strict: bool
+) -> dict[str, Any]:
     """Returns a RayJob or RayCluster as the API keeps it: without unknown fields, with defaults.
 
-    :raises ApiError: 422, for a value of the wrong type or outside its range
+    :raises ApiError: 422, for a value of the wrong type or outside its range; 400 for an unknown field, if it
+        is strict
     """
     schema = _schema(plural, kuberay)
-    kept: dict[str, Any] = _prune(body, schema)
+    unknown: list[str] = []
+    kept: dict[str, Any] = _prune(body, schema, "", unknown)
+    if unknown and is_strict:
+        short = kind.partition(".")[0]
+        listed = ", ".join(f'unknown field "{field}"' for field in unknown)
+        what = f'{short} in version "v1" cannot be handled as a {short}'
+        raise ApiError(400, f"{what}: strict decoding error: {listed}")
     validator = jsonschema.Draft202012Validator(schema)
     causes = [_cause(error) for error in sorted(validator.iter_errors(kept), key=lambda e: list(e.path))]
     if causes:
@@ -225,20 +234,25 @@ def admit(plural: str, kind: str, name: str, body: dict[str, Any], kuberay: str)
     return kept
 
 
-def _prune(value: Any, schema: Schema) -> Any:
-    """Drops what the schema does not name; adds defaults."""
+def _prune(value: Any, schema: Schema, path: str, unknown: list[str]) -> Any:
+    """Drops what the schema does not name; adds defaults.
+
+    :param unknown: takes the paths of what is dropped
+    """
     if schema.get("x-keep"):
         return value
     if isinstance(value, dict) and "properties" in schema:
-        kept = {
-            name: _prune(item, schema["properties"][name])
-            for name, item in value.items()
-            if name in schema["properties"] and not (item is None and "default" in schema["properties"][name])
-        }
-        defaults = {name: p["default"] for name, p in schema["properties"].items() if "default" in p}
-        return {**defaults, **kept}
+        known = schema["properties"]
+        kept = {name: p["default"] for name, p in known.items() if "default" in p}
+        for name, item in value.items():
+            place = f"{path}.{name}".lstrip(".")
+            if name not in known:
+                unknown.append(place)
+            elif item is not None or "default" not in known[name]:
+                kept[name] = _prune(item, known[name], place, unknown)
+        return kept
     if isinstance(value, list) and "items" in schema:
-        return [_prune(item, schema["items"]) for item in value]
+        return [_prune(item, schema["items"], f"{path}[{n}]", unknown) for n, item in enumerate(value)]
     return value
 
 

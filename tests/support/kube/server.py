@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -40,11 +40,16 @@ class Call:
     resource: Resource
     namespace: str
     name: str
-    is_status: bool
+    #: "", "status", or "log" of a pod.
+    part: str
 
     @property
     def plural(self) -> str:
-        return self.resource.plural + ("/status" if self.is_status else "")
+        return f"{self.resource.plural}/{self.part}" if self.part else self.resource.plural
+
+    @property
+    def is_status(self) -> bool:
+        return self.part == "status"
 
 
 class Kube:
@@ -55,6 +60,8 @@ class Kube:
         self.store = store
         self.token = "kube-token"
         self.calls: list[tuple[str, str, str]] = []
+        #: What a pod wrote.
+        self.read_log: Callable[[Object], str] = lambda pod: ""
         self._faults: list[Fault] = []
         self._delay = 0.0
         self._loop = asyncio.new_event_loop()
@@ -223,6 +230,8 @@ class Kube:
             raise fault.error
         if call.verb == "watch":
             return await self._watch(request, call)
+        if call.part == "log":
+            return web.Response(text=self.read_log(self.store.get("pods", call.namespace, name)))
         status, answer = self._do(request, call, body)
         if fault is not None and request.transport is not None:
             request.transport.abort()
@@ -270,7 +279,7 @@ class Kube:
         if len(rest) > 2 and rest[0] == "namespaces":
             namespace, rest = rest[1], rest[2:]
         resource = RESOURCES.get(rest[0]) if rest else None
-        if resource is None or resource.group != group or rest[2:] not in ([], ["status"]):
+        if resource is None or resource.group != group or rest[2:] not in ([], ["status"], ["log"]):
             return None
         if group and not self.store.kuberay:
             return None
@@ -282,7 +291,7 @@ class Kube:
             verb = "list"
         if not verb or (not name) != (verb in ("create", "list", "watch")):
             raise ApiError(405)
-        return Call(verb, resource, namespace, name, is_status=len(rest) == 3)
+        return Call(verb, resource, namespace, name, part=rest[2] if len(rest) == 3 else "")
 
     def _do(self, request: web.Request, call: Call, body: Any) -> tuple[int, Object]:
         store, plural, namespace, name = self.store, call.resource.plural, call.namespace, call.name
@@ -295,7 +304,10 @@ class Kube:
                 kind = {"kind": f"{call.resource.kind}List", "apiVersion": call.resource.api_version}
                 return 200, {**kind, "metadata": metadata, "items": items}
             case "create":
-                return 201, store.create(plural, namespace, body)
+                is_strict = request.query.get("fieldValidation") == "Strict"
+                is_dry_run = request.query.get("dryRun") == "All"
+                made = store.create(plural, namespace, body, is_strict=is_strict, is_dry_run=is_dry_run)
+                return 201, made
             case "update":
                 if (body.get("metadata") or {}).get("name") != name:
                     raise ApiError(400, "the name of the object does not match the name on the URL")
@@ -324,45 +336,45 @@ class Kube:
 
     async def _watch(self, request: web.Request, call: Call) -> web.StreamResponse:
         """Tells what is there, if no version is given, and then every change until someone ends it."""
-        selects = _selector(request, call.resource)
-        given = request.query.get("resourceVersion") or "0"
         seconds = float(request.query.get("timeoutSeconds") or 1800)
         until = self._loop.time() + seconds
         cut = self._cut
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
-        await response.prepare(request)
+        with suppress(ConnectionResetError):  # who watched has gone
+            await response.prepare(request)
+            async for event in self._events(request, call, cut, until):
+                await response.write(json.dumps(event).encode() + b"\n")
+            await response.write_eof()
+        return response
 
-        async def send(event: dict[str, Any]) -> None:
-            await response.write(json.dumps(event).encode() + b"\n")
-
-        version = int(given)
+    async def _events(
+        self, request: web.Request, call: Call, cut: asyncio.Event, until: float
+    ) -> AsyncIterator[dict[str, Any]]:
+        selects = _selector(request, call.resource)
+        version = int(request.query.get("resourceVersion") or "0")
         if not version:
             version = int(self.store.version)
             for item in self.store.objects(call.resource.plural, call.namespace, selects):
-                await send({"type": "ADDED", "object": item})
+                yield {"type": "ADDED", "object": item}
         while not cut.is_set() and self._loop.time() < until:
             changed = self._changed
             try:
                 changes = self.store.changes_since(version)
             except ApiError as error:
-                await send({"type": "ERROR", "object": error.status()})
-                break
+                yield {"type": "ERROR", "object": error.status()}
+                return
             for change in changes:
                 version = change.version
-                if change.plural != call.resource.plural:
-                    continue
-                if call.namespace not in ("", change.after["metadata"].get("namespace", "")):
-                    continue
-                if (event := change.event(selects)) is not None:
-                    await send(event)
+                namespace = change.after["metadata"].get("namespace", "")
+                if change.plural == call.resource.plural and call.namespace in ("", namespace):
+                    event = change.event(selects)
+                    if event is not None:
+                        yield event
             waits = [asyncio.ensure_future(changed.wait()), asyncio.ensure_future(cut.wait())]
-            await asyncio.wait(
-                waits, timeout=max(0.0, until - self._loop.time()), return_when=asyncio.FIRST_COMPLETED
-            )
+            seconds = max(0.0, until - self._loop.time())
+            await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
             for wait in waits:
                 wait.cancel()
-        await response.write_eof()
-        return response
 
 
 def _selector(request: web.Request, resource: Resource) -> Selector:

@@ -155,15 +155,26 @@ class Store:
 
     # --- writing
 
-    def create(self, plural: str, namespace: str, body: Object) -> Object:
-        """:raises ApiError: 400, 404 for its namespace, 409 or 422"""
+    def create(
+        self,
+        plural: str,
+        namespace: str,
+        body: Object,
+        *,
+        is_strict: bool = False,
+        is_dry_run: bool = False,
+    ) -> Object:
+        """:param is_strict: refuses unknown fields instead of dropping them
+        :param is_dry_run: checks it, and keeps nothing
+        :raises ApiError: 400, 404 for its namespace, 409 or 422
+        """
         resource = RESOURCES[plural]
         with self._lock:
             item = self._checked(resource, namespace, body)
             metadata = item["metadata"]
             if not metadata.get("name") and metadata.get("generateName"):
                 metadata["name"] = metadata["generateName"] + _suffix()
-            item = self._admitted(resource, item)
+            item = self._admitted(resource, item, is_strict)
             metadata = item["metadata"]
             name = metadata["name"]
             if (existing := self._objects[plural].get((namespace, name))) is not None:
@@ -176,7 +187,7 @@ class Store:
                 item["status"] = {"phase": "Pending", "qosClass": "Burstable"}
             if plural == "namespaces":
                 item["status"] = {"phase": "Active"}
-            return self._write(resource, None, item)
+            return item if is_dry_run else self._write(resource, None, item)
 
     def update(self, plural: str, namespace: str, body: Object, *, status: bool = False) -> Object:
         """Replaces an object, or only its status; the other part stays as it is.
@@ -307,14 +318,16 @@ class Store:
             metadata["namespace"] = namespace
         return item
 
-    def _admitted(self, resource: Resource, item: Object) -> Object:
+    def _admitted(self, resource: Resource, item: Object, is_strict: bool = False) -> Object:
         metadata = item["metadata"]
         name = metadata.get("name", "")
         causes = [*_name_faults(name), *_label_faults(metadata.get("labels") or {})]
         if causes:
             raise invalid(resource.qualified_kind, name, causes)
         if resource.group:
-            return schemas.admit(resource.plural, resource.qualified_kind, name, item, self.kuberay)
+            return schemas.admit(
+                resource.plural, resource.qualified_kind, name, item, self.kuberay, is_strict=is_strict
+            )
         if resource.kind == "Secret":
             written = item.pop("stringData", None) or {}
             encoded = {key: base64.b64encode(value.encode()).decode() for key, value in written.items()}

@@ -123,6 +123,14 @@ def test_older_kuberay_does_not_know_newer_fields() -> None:
     assert made["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
 
 
+def test_unknown_fields_are_refused_if_asked(kube: Kube, ray: client.CustomObjectsApi) -> None:
+    body = ray_job(spec={"preRuningDeadline": 9})
+    with pytest.raises(ApiException, match=r"strict decoding error: unknown field .*spec\.preRuningDeadline"):
+        ray.create_namespaced_custom_object(*RAY, body, field_validation="Strict")
+    ray.create_namespaced_custom_object(*RAY, body, dry_run="All")
+    assert kube.objects("rayjobs") == []
+
+
 def test_kuberay_that_is_not_installed() -> None:
     with kube_server(kuberay="") as kube:
         ray = client.CustomObjectsApi(config.new_client_from_config_dict(kube.kubeconfig()))

@@ -297,6 +297,15 @@ def test_container_without_memory_restarts_in_its_pod(
     assert heads.server.jobs == []
 
 
+def test_pods_log_can_be_read(user: User, heads: FakeHeads) -> None:
+    user.submit()
+    user.wait_for("Waiting")
+    (pod,) = user.pods("headgroup")
+    heads.logs[pod.metadata.uid] = "started\n"
+    answer = user.core.read_namespaced_pod_log(pod.metadata.name, "ml", _preload_content=False)
+    assert answer.data == b"started\n"
+
+
 def test_drained_node_takes_its_pod_with_it(user: User, operator: RayOperator) -> None:
     user.submit(workers=1)
     user.wait_for("Waiting")

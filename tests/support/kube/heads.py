@@ -123,11 +123,14 @@ class RealHeads(Heads):
     interval_s = 0.3
 
     def __init__(self) -> None:
+        #: The pods so far: others may run on this machine.
+        self._started: set[str] = set()
         self._nodes: dict[str, _Node] = {}
         self._logs: dict[str, str] = {}
 
     def start(self, pod: str, flags: Mapping[str, str], env: Mapping[str, str]) -> None:
         folder = Path(tempfile.mkdtemp(prefix="k", dir="/tmp"))  # sockets have short paths
+        self._started.add(pod)
         (agent,) = free_ports(1)
         own = {
             "node-ip-address": "127.0.0.1",
@@ -192,7 +195,9 @@ class RealHeads(Heads):
 
     def living(self) -> list[str]:
         """Includes pods whose first process has ended but not all that it started."""
-        return sorted({_pod_of(process) for process in psutil.process_iter()} - {""} | self._nodes.keys())
+        if not self._started:
+            return []
+        return sorted(self._started & {_pod_of(process) for process in psutil.process_iter()})
 
     def log(self, pod: str) -> str:
         return _tail(self._nodes[pod].folder) if pod in self._nodes else self._logs.get(pod, "")

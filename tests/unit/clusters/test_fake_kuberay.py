@@ -328,7 +328,8 @@ def test_deleted_job_is_stopped_and_leaves_nothing(
 def test_real_ray_runs_a_job_and_leaves_nothing(kube: Kube) -> None:
     from ray.job_submission import JobSubmissionClient
 
-    with RayOperator(kube, RealHeads()) as operator:
+    heads = RealHeads()
+    with RayOperator(kube, heads) as operator:
         user = User(kube)
         user.submit(workers=1, shutdownAfterJobFinishes=True)
         status = user.wait_for("Waiting", 180)
@@ -339,4 +340,4 @@ def test_real_ray_runs_a_job_and_leaves_nothing(kube: Kube) -> None:
         user.patch(jobId="one")
         assert user.wait_for("Complete", 120)["jobStatus"] == "SUCCEEDED"
         wait_for(lambda: operator.leftovers() == ["rayjobs/slice", "services/slice-head-svc"], 60)
-    assert RealHeads().living() == []
+    assert heads.living() == []

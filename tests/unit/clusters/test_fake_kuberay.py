@@ -115,6 +115,7 @@ def run(user: User, heads: FakeHeads, submission_id: str = "one") -> dict[str, A
     return job
 
 
+@pytest.mark.slow
 def test_job_runs_and_its_cluster_is_deleted_a_while_after(
     user: User, kube: Kube, heads: FakeHeads, operator: RayOperator
 ) -> None:
@@ -265,6 +266,7 @@ def test_pods_that_a_quota_refuses(user: User, operator: RayOperator, group: str
     user.wait_for("Waiting")
 
 
+@pytest.mark.slow
 def test_evicted_pods_are_made_anew(user: User, operator: RayOperator, heads: FakeHeads) -> None:
     user.submit(workers=1)
     run(user, heads)
@@ -314,6 +316,7 @@ def test_drained_node_takes_its_pod_with_it(user: User, operator: RayOperator) -
     wait_for(lambda: [p for p in user.pods("gpu") if p.metadata.uid != old.metadata.uid], 10)
 
 
+@pytest.mark.slow
 def test_deleted_job_is_stopped_and_leaves_nothing(
     user: User, operator: RayOperator, heads: FakeHeads
 ) -> None:

@@ -8,11 +8,16 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import unquote
 
+from airflow_provider_raydatallm.clusters.blueprint import Blueprint
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 
 
 class ClusterStartingError(RayUnreachableError):
     """The cluster was acquired and has no address yet. Whoever waits asks again, within `limits.queue`."""
+
+
+class ClusterEndedError(RayUnreachableError):
+    """The cluster has ended for good, and its jobs with it."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,17 @@ class Holder:
 
 
 @dataclass(frozen=True)
+class Order:
+    """A cluster that is to be made for a task.
+
+    :param queue_s: for how long the task waits for it.
+    """
+
+    blueprint: Blueprint
+    queue_s: float
+
+
+@dataclass(frozen=True)
 class Access:
     """How to call a cluster.
 
@@ -77,6 +93,7 @@ class Cluster(ABC):
 
     :param own: of the identity; "" means the cluster that the connection means now.
     :param host: of the connection; "" where nobody has read it.
+    :param wanted: what a task wants of a cluster that is made for it; None where nobody has said.
     """
 
     kind: ClassVar[str]
@@ -87,13 +104,15 @@ class Cluster(ABC):
     #: The cleanup policy: whether the cluster ends when its last holder has released it. Otherwise it stays
     #: until somebody else ends it, and nobody counts its holders.
     ends_when_released: ClassVar[bool] = False
+    #: Whether tasks say what they want of it, which is then made for them.
+    is_made_to_order: ClassVar[bool] = False
     #: Whether engines stay for the next slice, unless the task says otherwise.
     keeps_engines: ClassVar[bool] = False
     #: What people have to know before they open its dashboard.
     dashboard_advice: ClassVar[str] = ""
 
-    def __init__(self, conn_id: str, own: str = "", host: str = "") -> None:
-        self.conn_id, self._own, self._host = conn_id, own, host
+    def __init__(self, conn_id: str, own: str = "", host: str = "", wanted: Order | None = None) -> None:
+        self.conn_id, self._own, self._host, self._wanted = conn_id, own, host, wanted
         #: What errors call the cluster.
         self.label = f"connection {conn_id!r}"
 
@@ -101,6 +120,10 @@ class Cluster(ABC):
     def identity(self) -> str:
         """Known from `acquire` on, before there is an address."""
         return str(Identity(self.kind, self.conn_id, self._own))
+
+    def means(self, identity: str) -> bool:
+        """Whether a record that names a cluster means this one."""
+        return identity == self.identity
 
     def acquire(self, holder: Holder | None) -> None:  # noqa: B027  # most clusters need no holder
         """Starts the cluster if it does not run, and notes that `holder` needs it, once however often it says
@@ -118,8 +141,13 @@ class Cluster(ABC):
         """Returns how to call the cluster; starts nothing.
 
         :raises RayConnectionError: when this process can never reach it.
+        :raises ClusterEndedError: when it ran, and never will again.
         :raises RayUnreachableError: while it does not run; the text says so if it was released.
         """
+
+    def note_job(self, submission_id: str) -> None:  # noqa: B027
+        """Says which job the cluster was acquired for, once that is submitted: a cluster that was made for it
+        may end with it. Said more than once, it changes nothing."""
 
     def release(self, holder: Holder | None) -> None:  # noqa: B027
         """Notes that `holder` does not need the cluster any more; others may, such as a newer try of its

@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from airflow.sdk import BaseHook
 from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__, as mask_secret is not
 
-from airflow_provider_raydatallm.clusters.base import Cluster, Holder, Identity
+from airflow_provider_raydatallm.clusters.base import Cluster, ClusterEndedError, Holder, Identity, Order
 from airflow_provider_raydatallm.clusters.kinds import open_cluster
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
@@ -49,6 +49,7 @@ class RayHook(BaseHook):
 
     :param ray_conn_id: a connection of type `ray`.
     :param holder: for whom the cluster is acquired (`Cluster.acquire`); None holds nothing.
+    :param order: says what cluster is to be made for the holder; None: none is.
     """
 
     conn_name_attr = "ray_conn_id"
@@ -56,10 +57,15 @@ class RayHook(BaseHook):
     conn_type = "ray"
     hook_name = "Ray"
 
-    def __init__(self, ray_conn_id: str = default_conn_name, holder: Holder | None = None) -> None:
+    def __init__(
+        self,
+        ray_conn_id: str = default_conn_name,
+        holder: Holder | None = None,
+        order: Callable[[], Order | None] = lambda: None,
+    ) -> None:
         super().__init__()
         self.ray_conn_id = ray_conn_id
-        self._holder = holder
+        self._holder, self._order = holder, order
         #: Of the cluster that was acquired, or that a record names.
         self._identity = ""
         self._acquires = True
@@ -200,8 +206,14 @@ class RayHook(BaseHook):
 
     def acquire(self) -> str:
         """Returns the identity of the cluster, once it can be called: for records that other processes read.
-        Every call of the cluster acquires it, too."""
-        _ = self.settings
+        Every call of the cluster acquires it, too. One that has ended is followed by another."""
+        try:
+            _ = self.settings
+        except ClusterEndedError:
+            if not (self._acquires and self._identity):
+                raise
+            self._identity, self._keeps, self._last_settings = "", False, None
+            _ = self.settings
         return self._identity
 
     def keep(self) -> None:
@@ -209,10 +221,34 @@ class RayHook(BaseHook):
         does not start it again when it was released."""
         self._keeps = True
 
+    def means(self, identity: str) -> bool:
+        """Whether a record that names a cluster means the one that this hook would call."""
+        return identity == self._identity or self._cluster.means(identity)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the cluster has ended for good. It may not be known."""
+        try:
+            self._cluster.address()
+        except ClusterEndedError:
+            return True
+        except (RayConnectionError, RayUnreachableError):
+            return False
+        return False
+
+    def note_job(self, submission_id: str) -> None:
+        """Says which job the cluster was acquired for."""
+        self._cluster.note_job(submission_id)
+
     @property
     def is_machine_bound(self) -> bool:
         """Whether processes on other machines cannot reach the cluster."""
         return self._cluster.is_machine_bound
+
+    @property
+    def is_made_to_order(self) -> bool:
+        """Whether the cluster is made for its tasks."""
+        return self._cluster.is_made_to_order
 
     @property
     def keeps_engines(self) -> bool:
@@ -274,10 +310,22 @@ class RayHook(BaseHook):
 
     @property
     def _cluster(self) -> Cluster:
-        return open_cluster(self._identity or self._read_connection().cluster)
+        if self._identity:
+            return open_cluster(self._identity)
+        settings = self._read_connection()
+        return open_cluster(settings.cluster, settings.address, self._order())
 
     def _reach(self, settings: RaySettings) -> RaySettings:
-        cluster = open_cluster(self._identity if self._keeps else settings.cluster, settings.address)
+        order = None if self._keeps else self._order()
+        if self._keeps or (order is not None and self._identity):
+            try:
+                return self._reach_cluster(open_cluster(self._identity, settings.address), settings)
+            except ClusterEndedError:
+                if order is None:
+                    raise
+        return self._reach_cluster(open_cluster(settings.cluster, settings.address, order), settings)
+
+    def _reach_cluster(self, cluster: Cluster, settings: RaySettings) -> RaySettings:
         if self._acquires:
             cluster.acquire(self._holder)
             self._identity = cluster.identity

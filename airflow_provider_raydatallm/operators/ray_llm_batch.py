@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
 from airflow.sdk import BaseOperator
 from airflow.sdk.configuration import conf
 
+from airflow_provider_raydatallm.clusters.base import Order
+from airflow_provider_raydatallm.clusters.blueprint import Blueprint
 from airflow_provider_raydatallm.contract.spec.engines import names_profile, with_profile
 from airflow_provider_raydatallm.contract.spec.leaves import ARGUMENTS, COLLECTIONS, LEAVES
 from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS
@@ -145,6 +147,8 @@ class RayLLMBatchOperator(SliceTask):
     :param publish: files, versions and folders of the table: the group `Publish`.
     :param limits: how long things may take: the group `Limits`.
     :param runtime_env: Ray runtime environment of the job, without secrets; the provider adds its modules.
+    :param cluster: a Ray cluster that KubeRay makes for the task, such as `{"template": "l4.yaml"}`; the host
+        of `ray_conn_id` is `kuberay` then. Default: the connection's.
     :param ray_conn_id: connection of type `ray`; host `local` means an embedded Ray on this machine.
     :param model_conn_id: connection (of type huggingface, http or generic) whose password is the model hub's
         access token, which the job gets as HF_TOKEN; or the key of the endpoint at its host.
@@ -216,6 +220,7 @@ class RayLLMBatchOperator(SliceTask):
         publish: Publish | XComArg | None = None,
         limits: Limits | XComArg | None = None,
         runtime_env: dict[str, Any] | None = None,
+        cluster: Mapping[str, Any] | None = None,
         ray_conn_id: str = RayHook.default_conn_name,
         model_conn_id: str | None = None,
         storage_conn_id: str | None = None,
@@ -247,7 +252,7 @@ class RayLLMBatchOperator(SliceTask):
         self.engine, self.source, self.rerun = engine, source, rerun
         self.quality, self.publish, self.limits = quality, publish, limits
         self.runtime_env, self.allow_static_credentials = runtime_env, allow_static_credentials
-        self.ray_conn_id, self.model_conn_id = ray_conn_id, model_conn_id
+        self.cluster, self.ray_conn_id, self.model_conn_id = cluster, ray_conn_id, model_conn_id
         self.storage_conn_id = storage_conn_id
         self.deferrable, self.cancel_on_kill, self.emit_partition = deferrable, cancel_on_kill, emit_partition
         self.poll_interval = arguments.parse_seconds("poll_interval", poll_interval, min_s=1)
@@ -266,6 +271,8 @@ class RayLLMBatchOperator(SliceTask):
         #: Those that decide which code runs, before anything is rendered.
         self._code = arguments.code_arguments(vars(self))
         submission.check_arguments(self.task_id, submission.job_arguments(self), runtime_env)
+        if self.get_dag() is not None:  # whose folder has the file
+            _ = self._blueprint
 
     @classmethod
     def check_written(cls, task_id: str, written: Mapping[str, Any]) -> None:
@@ -302,6 +309,26 @@ class RayLLMBatchOperator(SliceTask):
         """:raises RayLLMInputError: naming the limit that cannot work, as rendered."""
         try:
             return submission.wait_limits(self.limits)
+        except ValueError as e:
+            raise RayLLMInputError(f"{self.task_id}: {e}") from None
+
+    def _order(self) -> Order | None:
+        if (blueprint := self._blueprint) is None:
+            return None
+        try:
+            return Order(blueprint, submission.queue_seconds(self.limits))
+        except ValueError as e:
+            raise RayLLMInputError(f"{self.task_id}: {e}") from None
+
+    @property
+    def _blueprint(self) -> Blueprint | None:
+        """:raises RayLLMInputError: naming the leaf of `cluster` that cannot work."""
+        if self.cluster is None:
+            return None
+        fileloc = getattr(self.get_dag(), "fileloc", None)
+        folder = LocalPath(fileloc).parent if fileloc else None
+        try:
+            return Blueprint.parse(self.cluster, folder)
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
 

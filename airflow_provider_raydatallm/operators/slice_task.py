@@ -59,6 +59,7 @@ from airflow_provider_raydatallm.task.text_templates import TextTemplates
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
+    from airflow_provider_raydatallm.clusters.base import Order
     from airflow_provider_raydatallm.contract.spec.hold import Hold
     from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
     from airflow_provider_raydatallm.submit.ray_job import JobSubmission
@@ -111,6 +112,13 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
     def _wait_options(self, context: Context) -> JobRef:
         """Returns how to wait for a job, without the job's ids."""
         raise NotImplementedError
+
+    def _order(self) -> Order | None:
+        """Returns what cluster is to be made for the task, if one is.
+
+        :raises RayLLMInputError: naming what cannot work.
+        """
+        return None
 
     @property
     def _hold(self) -> Hold:
@@ -314,7 +322,9 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         build = partial(self._build_submission, context)
         record = deferred.record if deferred is not None else None
         commits_alone = not self.cancel_on_kill
-        return JobTracker(wait_options, build, context["ti"], store, self.log, commits_alone, record)
+        return JobTracker(
+            wait_options, build, context["ti"], store, self.log, commits_alone, record, self._order
+        )
 
     def _push_links(self, context: Context, job: SliceJob | None) -> None:
         ti: Any = context["ti"]
@@ -444,7 +454,8 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             if ref is not None:
                 _run_async(self._stop(ref, tracker))
             raise error_of(failure_of(verdict, job_id))
-        if isinstance(verdict, job_verdict.EndedWithoutReport):
+        has_cluster = ref is None or not tracker.hook_of(ref).has_ended
+        if isinstance(verdict, job_verdict.EndedWithoutReport) and has_cluster:
             self.log.warning("The job ended without a report; checking the store from the cluster")
             status_job = tracker.submit_status_job(slice_job, job_id)
             status_verdict = _run_async(self._wait_unless_killed(status_job, tracker))

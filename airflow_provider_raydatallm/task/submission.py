@@ -24,6 +24,7 @@ from airflow_provider_raydatallm.contract.spec.engines.http import KEY_VARIABLE,
 from airflow_provider_raydatallm.contract.spec.gate import PROBES
 from airflow_provider_raydatallm.contract.spec.hold import Hold
 from airflow_provider_raydatallm.contract.spec.leaves import ARGUMENTS, COLLECTIONS, LEAVES, Leaf, expand
+from airflow_provider_raydatallm.contract.spec.limits import TaskLimits
 from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS, SliceJob
 from airflow_provider_raydatallm.contract.spec.tasks import DEFAULT_TASK
 from airflow_provider_raydatallm.contract.spec_problems import describe_problems
@@ -40,6 +41,7 @@ from airflow_provider_raydatallm.task.arguments import (
     check_is_text,
     is_rendered_later,
     is_template_file,
+    parse_seconds,
     to_url,
 )
 from airflow_provider_raydatallm.task.gpu_price import with_gpu_price
@@ -188,6 +190,15 @@ def wait_limits(limits: Any) -> WaitLimits:
     :raises ValueError: naming the leaf that cannot work.
     """
     return WaitLimits.from_leaves(expand("limits", limits))
+
+
+def queue_seconds(limits: Any) -> float:
+    """Returns for how long the task waits until its job may start.
+
+    :raises ValueError: naming the leaf that cannot work.
+    """
+    queue = expand("limits", limits).get("queue")
+    return TaskLimits().queue if queue is None else parse_seconds("limits.queue", queue, min_s=1)
 
 
 def hold_of(quality: Any) -> Hold:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.airflow_processes import Airflow
+from tests.support.kube.server import Kube, kube_server
 from tests.support.outcomes import Outcomes, table_of
 from tests.support.paths import ROOT
 from tests.support.ray_door import Cluster
@@ -56,11 +57,22 @@ def vault(data: Path) -> Vault:
 
 
 @pytest.fixture(scope="package")
-def airflow(cluster: Cluster, data: Path, mails: MailServer, vault: Vault) -> Iterator[Airflow]:
+def kube() -> Iterator[Kube]:
+    """Where the connection `kubernetes_default` of `airflow` leads."""
+    with kube_server() as kube:
+        yield kube
+
+
+@pytest.fixture(scope="package")
+def airflow(cluster: Cluster, data: Path, mails: MailServer, vault: Vault, kube: Kube) -> Iterator[Airflow]:
     """All of Airflow, and the cluster, running."""
     environment = {
         "AIRFLOW_CONN_RAY_DEFAULT": cluster.connection,
         "AIRFLOW_CONN_RAY_EMBEDDED": "ray://local",
+        "AIRFLOW_CONN_RAY_KUBERAY": "ray://kuberay",
+        "AIRFLOW_CONN_KUBERNETES_DEFAULT": json.dumps(
+            {"conn_type": "kubernetes", "extra": {"kube_config": kube.kubeconfig()}}
+        ),
         "AIRFLOW_CONN_SMTP_DEFAULT": mails.connection,
         "AIRFLOW_CONN_HUB": json.dumps({"conn_type": "huggingface", "password": HUB_TOKEN}),
         "AIRFLOW_CONN_WAREHOUSE": json.dumps({"conn_type": "postgres", "password": WAREHOUSE_PASSWORD}),
@@ -80,7 +92,7 @@ def airflow(cluster: Cluster, data: Path, mails: MailServer, vault: Vault) -> It
     head.start()
     try:
         airflow.start_all()
-        examples = {"customers_by_industry", "customers_reviewed"}
+        examples = {"customers_by_industry", "customers_own_cluster", "customers_reviewed"}
         airflow.api.wait_dags({"manual_waiting", "mapped_waiting", *examples})
         head.join()  # a busy machine takes longer for it than some tasks wait
         yield airflow

@@ -7,7 +7,7 @@ import platform
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from airflow_provider_raydatallm.clusters.base import Access, Cluster, Holder
+from airflow_provider_raydatallm.clusters.base import Access, Cluster, Holder, Order
 from airflow_provider_raydatallm.clusters.embedded.head import (
     MIN_CPUS,
     LocalHead,
@@ -31,8 +31,8 @@ class EmbeddedCluster(Cluster):
     keeps_engines = True
     dashboard_advice = "Its dashboard asks for a token: `airflow-ray-llm local dashboard` prints it"
 
-    def __init__(self, conn_id: str, own: str = "", host: str = "") -> None:
-        super().__init__(conn_id, own, host)
+    def __init__(self, conn_id: str, own: str = "", host: str = "", wanted: Order | None = None) -> None:
+        super().__init__(conn_id, own, host, wanted)
         #: As `acquire` found it, healthy a moment ago.
         self._head: LocalHead | None = None
 

@@ -22,7 +22,7 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from airflow_provider_raydatallm.clusters.base import Holder
+from airflow_provider_raydatallm.clusters.base import ClusterEndedError, Holder, Order
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
@@ -74,6 +74,7 @@ class JobTracker:
     :param state_store: `context["task_state_store"]`, if this Airflow has one.
     :param commits_alone: whether a job publishes while no task waits for it.
     :param record: of the job that this attempt waited for in the triggerer.
+    :param order: says what cluster is to be made for the task, if one is.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class JobTracker:
         log: TaskLog,
         commits_alone: bool = False,
         record: JobRecord | None = None,
+        order: Callable[[], Order | None] = lambda: None,
     ) -> None:
         self._build_submission = build_submission
         self.task = TaskAttempt.from_task_instance(ti)
@@ -92,7 +94,7 @@ class JobTracker:
         self._commits_alone = commits_alone
         self._holder = Holder(task_key(asdict(self.task)), self.task.try_number)
         #: To the cluster that a job of this attempt is submitted to.
-        self.hook = RayHook(wait_options.ray_conn_id, self._holder)
+        self.hook = RayHook(wait_options.ray_conn_id, self._holder, order)
         #: To clusters that records name, by their identities.
         self._hooks: dict[str, RayHook] = {}
         self._ti = ti
@@ -220,7 +222,9 @@ class JobTracker:
 
     def _is_usable(self, record: JobRecord) -> bool:
         job_id, hook = record.submission_id, self.hook
-        is_moved = record.cluster != self.keep_trying(lambda: hook.cluster)
+        is_moved = not self.keep_trying(lambda: hook.means(record.cluster))
+        if hook.is_made_to_order:  # none is made to look for a job that a former one had
+            hook = self._hook_to(record.cluster)
         self._push_owner(job_id)
 
         def ask() -> jobs_api.JobInfo | None:
@@ -233,6 +237,8 @@ class JobTracker:
                 hook = self._hook_to(record.cluster)
                 hook.hold()
             info = ask() if is_moved else self.keep_trying(ask, hook, also)
+        except ClusterEndedError:
+            info = None
         except (RayConnectionError, RayConnectionNotFoundError, RayUnreachableError) as e:
             if not is_moved:
                 raise
@@ -248,6 +254,7 @@ class JobTracker:
         if not self.task.is_of(info.metadata):
             self._log.warning("Leaving Ray job %s alone: it is not of the task whose record names it", job_id)
             return False
+        hook.note_job(job_id)  # whoever submitted it may have died before
         is_same = record.spec_hash == self._spec_hash
         if info.status not in jobs_api.TERMINAL:
             if not is_same:
@@ -304,6 +311,7 @@ class JobTracker:
         self.keep_trying(send)
         record = self.record
         self._note(replace(record, phase="submitted"))
+        self.keep_trying(lambda: self.hook.note_job(record.submission_id))
         self._release(needed=record.cluster)
         self._log.info(
             "Submitted Ray job %s: %s", record.submission_id, self.hook.job_url(record.submission_id)
@@ -393,6 +401,8 @@ class JobTracker:
         while True:
             try:
                 return call()
+            except ClusterEndedError:
+                raise
             except may_pass as e:
                 until = began + patience(e, self._wait_options.reconnect_timeout)
                 if time.monotonic() > until:

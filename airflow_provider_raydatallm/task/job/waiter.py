@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, Protocol
 
+from airflow_provider_raydatallm.clusters.base import ClusterEndedError
 from airflow_provider_raydatallm.contract.job.heartbeat import PUBLISHING_SECONDS, heartbeat_seconds
 from airflow_provider_raydatallm.contract.log.progress_text import plan_lines, progress_text
 from airflow_provider_raydatallm.contract.result.failure import Failure
@@ -153,6 +154,10 @@ class _Waiter:
                     last_contact = time.monotonic()
                 except TimeoutError:
                     pass  # the deadline has passed
+                except ClusterEndedError:
+                    verdict = self._watch.decide(None)
+                    if not isinstance(verdict, Wait):
+                        return verdict
                 except (RayLLMJobError, RayConnectionError) as e:
                     if time.monotonic() - last_contact > self._ref.reconnect_timeout:
                         return job_verdict.ClusterUnreachable(Failure.parse(e.failure.to_json(), clean))

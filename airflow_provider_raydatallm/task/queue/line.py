@@ -16,7 +16,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from weakref import WeakKeyDictionary
 
-from airflow_provider_raydatallm.clusters.base import ClusterStartingError
+from airflow_provider_raydatallm.clusters.base import ClusterEndedError, ClusterStartingError
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayLLMJobError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
@@ -36,6 +36,8 @@ from airflow_provider_raydatallm.task.queue.places import (
 #: Seconds for which a place is kept for a task that was called. Its trigger may be too young to fire for ten
 #: of them.
 _KEPT_SECONDS = 40.0
+#: Between two looks at a cluster that starts, which tells its process by itself when it has.
+_START_SECONDS = 1.0
 
 
 class Line:
@@ -130,15 +132,17 @@ class _SharedLine:
 
     async def _look(self) -> None:
         await asyncio.sleep(self._next_look - time.monotonic())
-        seconds = 0.0
+        seconds, is_starting = 0.0, False
         try:
             jobs = await self._hook.acall(jobs_api.list_live_jobs())
             seconds = jobs.seconds
-        except (RayLLMJobError, RayConnectionError):
+        except (RayLLMJobError, RayConnectionError) as e:
             self._hook.reread()
+            is_starting = isinstance(e, ClusterStartingError)
             raise
         finally:
-            self._next_look = time.monotonic() + seconds_between_looks(seconds)
+            pause_s = _START_SECONDS if is_starting else seconds_between_looks(seconds)
+            self._next_look = time.monotonic() + pause_s
         self.waiting = waiting = count_waiting(jobs)
         submitted = {task_key(metadata) for metadata in jobs.metadata}
         self.line.call(max_waiting_jobs(), waiting, submitted, time.monotonic())
@@ -165,6 +169,8 @@ async def wait_in_line(place: QueuePlace, log: TaskLog) -> Turn:
             try:
                 await shared.look(place.seconds_left(queue_log.waits_for))
                 last_contact = time.monotonic()
+            except ClusterEndedError:  # its worker has another one made
+                return Turn(place)
             except ClusterStartingError as e:
                 last_contact = time.monotonic()
                 queue_log.waiting(e.failure.headline)

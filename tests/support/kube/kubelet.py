@@ -149,13 +149,19 @@ class Kubelet:
             if source is None:
                 env[variable["name"]] = variable.get("value", "")
                 continue
-            data = self.store.get("secrets", namespace, source["name"]).get("data", {})
-            if source["key"] not in data:
-                raise ApiError(
-                    404, f"couldn't find key {source['key']} in Secret {namespace}/{source['name']}"
-                )
-            env[variable["name"]] = base64.b64decode(data[source["key"]]).decode()
+            try:
+                env[variable["name"]] = self._from_secret(namespace, source["name"], source["key"])
+            except ApiError:
+                if not source.get("optional"):
+                    raise
         return env
+
+    def _from_secret(self, namespace: str, name: str, key: str) -> str:
+        """:raises ApiError: 404, where there is no such key"""
+        data = self.store.get("secrets", namespace, name).get("data", {})
+        if key not in data:
+            raise ApiError(404, f"couldn't find key {key} in Secret {namespace}/{name}")
+        return base64.b64decode(data[key]).decode()
 
     def _end_container(self, pod: Object, terminated: dict[str, Any]) -> None:
         """Ends the pod with its container, or leaves the container to be started again."""

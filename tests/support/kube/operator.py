@@ -43,6 +43,8 @@ class RayOperator:
 
     def start(self) -> None:
         self._nodes.start()
+        if self._operator is not None:
+            return
         self._operator = _Loop(self._reconcile, self.heads.interval_s)
         self._operator.start()
 

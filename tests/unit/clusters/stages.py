@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
+import time
 import uuid
 from abc import ABC, abstractmethod
 from contextlib import ExitStack
@@ -14,6 +15,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from airflow_provider_raydatallm.clusters.base import ClusterStartingError, Holder, Order
+from airflow_provider_raydatallm.clusters.blueprint import Blueprint
 from airflow_provider_raydatallm.clusters.embedded import folder as head_folder
 from airflow_provider_raydatallm.clusters.embedded.folder import FOLDER_VARIABLE, HeadRecord, read_record
 from airflow_provider_raydatallm.clusters.embedded.head import ensure_head, head_status, stop_head
@@ -22,7 +25,11 @@ from airflow_provider_raydatallm.clusters.kinds import KINDS
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from tests.support.fake_cluster import FakeCluster, fake_cluster
+from tests.support.kube.heads import FakeHeads
+from tests.support.kube.operator import RayOperator
+from tests.support.kube.server import kube_server
 from tests.support.toy_clusters import ToyCluster
+from tests.unit.clusters.test_blueprint import CLUSTER
 
 CONNECTION = "staged"
 
@@ -31,6 +38,10 @@ class Stage(ABC):
     """One kind, and the cluster of the connection `staged`. `close` leaves nothing."""
 
     host: str
+    #: What its tasks want made.
+    order: Order | None = None
+    #: Whether a waiter is told that the cluster has ended for good.
+    tells_end = False
     #: The error that a waiter has whose cluster was ended on purpose.
     released: str
 
@@ -64,11 +75,24 @@ class Stage(ABC):
     @abstractmethod
     def runs(self) -> bool: ...
 
-    def submit(self) -> str:
+    def acquire(self, task: str, *, try_number: int = 1) -> RayHook:
+        hook = RayHook(CONNECTION, Holder(task, try_number), lambda: self.order)
+        until = time.monotonic() + 90
+        while True:
+            try:
+                hook.acquire()
+            except ClusterStartingError:
+                if time.monotonic() > until:
+                    raise
+                time.sleep(0.05)
+            else:
+                return hook
+
+    def submit(self, identity: str) -> str:
         """Submits a job that runs on, and returns its id."""
         name = f"job-{uuid.uuid4().hex}"
         submit = jobs_api.submit(submission_id=name, entrypoint="sleep 600", runtime_env={}, metadata={})
-        RayHook(CONNECTION).call(submit)
+        RayHook.to_cluster(identity).call(submit)
         return name
 
     def close(self) -> None:
@@ -81,7 +105,7 @@ class Stage(ABC):
 
 
 class ConnectionStage(Stage):
-    released = "GET /api/jobs/.* failed .* ConnectError"
+    released = "GET /api/.* failed .* ConnectError"
 
     def __init__(self) -> None:
         super().__init__()
@@ -142,9 +166,9 @@ class ToyStage(Stage):
         [(own, toy)] = ToyCluster.made.items()
         return own, toy.server
 
-    def submit(self) -> str:
+    def submit(self, identity: str) -> str:
         self._server_knows_jobs()
-        return super().submit()
+        return super().submit(identity)
 
     def _server_knows_jobs(self) -> None:
         RayHook(CONNECTION).acquire()
@@ -175,6 +199,68 @@ class ToyStage(Stage):
     def close(self) -> None:
         for own in list(ToyCluster.made):
             ToyCluster.end(own)
+        super().close()
+
+
+class KubeRayStage(Stage):
+    """A cluster that tasks share by its name, of heads that only answer."""
+
+    host = "kuberay"
+    order = Order(Blueprint.parse({"template": CLUSTER, "namespace": "ml", "name": "shared"}), 60)
+    tells_end = True
+    released = "Ray cluster shared was released"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._end = ExitStack()
+        self.kube = self._end.enter_context(kube_server())
+        self.operator = self._end.enter_context(RayOperator(self.kube))
+        extra = {"kube_config": self.kube.kubeconfig()}
+        connection = {"conn_type": "kubernetes", "extra": extra}
+        self.patch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps(connection))
+        self._connect()
+
+    def start(self) -> None:
+        """It is for `acquire`. Who held it before does not count."""
+        self.operator.start()
+        if self.operator.leftovers():
+            self.end()
+
+    @property
+    def _server(self) -> FakeCluster:
+        heads = self.operator.heads
+        assert isinstance(heads, FakeHeads)
+        return heads.server
+
+    def kill(self) -> None:
+        self.operator.stop()  # else it would make another head
+        for pod in self.kube.objects("pods"):
+            self.operator.kill_pod(pod["metadata"]["name"])
+
+    def end(self) -> None:
+        self.operator.start()
+        if self.runs():
+            self.kube.store.delete("rayjobs", "ml", "shared")
+        until = time.monotonic() + 90
+        while left := self.operator.leftovers():
+            assert time.monotonic() < until, left
+            time.sleep(0.05)
+
+    def replace(self) -> None:
+        self.end()
+        self.acquire("other").acquire()
+
+    def refuse(self) -> None:
+        self._token, self._server.token = self._server.token, "another"
+
+    def accept(self) -> None:
+        self._server.token = self._token
+
+    def runs(self) -> bool:
+        return any("deletionTimestamp" not in job["metadata"] for job in self.kube.objects("rayjobs"))
+
+    def close(self) -> None:
+        self._end.close()
         super().close()
 
 

@@ -116,7 +116,7 @@ def _check_variable(name: str, value: str) -> None:
     if value.startswith("{"):
         assert json.loads(value)["conn_type"] in ("ray", "generic")
     else:
-        assert value == "ray://local"
+        assert value in ("ray://local", "ray://kuberay")
 
 
 @cache

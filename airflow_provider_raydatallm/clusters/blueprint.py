@@ -1,0 +1,166 @@
+"""What a task wants of the cluster that is made for it: the operator's argument `cluster`. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import AfterValidator, Field, ValidationError, field_validator
+
+from airflow_provider_raydatallm.contract.base import Contract, Options, Seconds
+from airflow_provider_raydatallm.contract.log.secret_shapes import is_secret_name
+
+API_VERSION = "ray.io/v1"
+#: KubeRay adds to the name of a RayJob what tells its cluster and pods.
+_MAX_NAME = 47
+_NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+_WITH_TOKEN = {"mode": "token"}
+_NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+def _check_name(value: str) -> str:
+    if len(value) > _MAX_NAME or not _NAME.fullmatch(value):
+        raise ValueError(
+            f"{value!r} is no name for a Ray cluster: give at most {_MAX_NAME} lower-case letters, digits "
+            "and '-', the first of them a letter"
+        )
+    return value
+
+
+def _check_namespace(value: str) -> str:
+    if not _NAMESPACE.fullmatch(value):
+        raise ValueError(f"{value!r} is no namespace: give at most 63 lower-case letters, digits and '-'")
+    return value
+
+
+class Blueprint(Contract):
+    """What Kubernetes makes of a cluster, and for how long.
+
+    template: a RayCluster, as a dict, or as YAML text; or the path of a YAML file, from the DAG's folder on.
+        A RayJob counts as the cluster that it describes.
+    namespace: where it is made. Default: the connection's.
+    kubernetes_conn_id: Airflow's connection to Kubernetes.
+    name: makes one cluster of that name for all tasks that give it: the first one makes it, and the last one
+        that needs it ends it. Default: a cluster for this task alone.
+    lifetime: after which KubeRay ends it, whoever needs it.
+    queue: a LocalQueue of Kueue, which admits it.
+    address: of its Jobs API, where that is not reached by its service in Kubernetes, such as
+        "https://ray.example.com/{cluster}"; `{service}` and `{namespace}` are replaced, too.
+    """
+
+    template: Options
+    namespace: Annotated[str, AfterValidator(_check_namespace)] | None = None
+    kubernetes_conn_id: Annotated[str, Field(min_length=1)] = "kubernetes_default"
+    name: Annotated[str, AfterValidator(_check_name)] | None = None
+    lifetime: Seconds = 86400.0
+    queue: Annotated[str, AfterValidator(_check_name)] | None = None
+    address: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
+
+    @field_validator("template", mode="before")
+    @classmethod
+    def _read_template(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            read = yaml.safe_load(value)
+        except yaml.YAMLError as e:
+            raise ValueError(f"it is no YAML: {e}") from None
+        if not isinstance(read, Mapping):
+            raise ValueError(f"it is {value[:80]!r}: give a RayCluster as a dict, or as YAML")
+        return dict(read)
+
+    @field_validator("template")
+    @classmethod
+    def _check_template(cls, value: dict[str, Any]) -> dict[str, Any]:
+        api, kind = value.get("apiVersion"), value.get("kind")
+        if api != API_VERSION or kind not in ("RayCluster", "RayJob"):
+            raise ValueError(
+                f"it is a {kind!r} of {api!r}: give a RayCluster, or a RayJob, of {API_VERSION!r}"
+            )
+        spec = _spec_of(value)
+        pods = [pod for pod in _pods(spec) if isinstance(pod, Mapping)]
+        if not pods or any(not pod.get("containers") for pod in pods):
+            raise ValueError(
+                "it lacks containers: headGroupSpec.template.spec.containers says what its head runs"
+            )
+        asks_for_token = (spec.get("authOptions") or _WITH_TOKEN).get("mode") == "token"
+        if asks_for_token and not spec.get("rayVersion"):
+            raise ValueError(
+                "it has no rayVersion, by which KubeRay knows that its Ray can ask for a token: give that of "
+                "its image, or authOptions: {mode: disabled}"
+            )
+        for name in _plain_secrets(pods):
+            raise ValueError(
+                f"its variable {name} holds a secret in plain text: take it from a Secret, with "
+                "valueFrom.secretKeyRef"
+            )
+        return value
+
+    @classmethod
+    def parse(cls, value: Any, folder: Path | None = None) -> Blueprint:
+        """
+        :param folder: of the DAG.
+        :raises ValueError: naming the argument that cannot work.
+        """
+        if not isinstance(value, Mapping):
+            raise ValueError(f"cluster is a {type(value).__name__}: give a dict with a template")
+        leaves = dict(value)
+        if isinstance(template := leaves.get("template"), str) and template.endswith((".yaml", ".yml")):
+            leaves["template"] = _read_file(template, folder)
+        try:
+            return cls.model_validate(leaves)
+        except ValidationError as e:
+            error = e.errors(include_url=False, include_input=False)[0]
+            place = ".".join(map(str, ("cluster", *error["loc"])))
+            raise ValueError(f"{place}: {error['msg'].removeprefix('Value error, ')}") from None
+
+    @property
+    def spec(self) -> dict[str, Any]:
+        """The RayCluster's, as it is to be made."""
+        spec = _spec_of(self.template)
+        return {"authOptions": _WITH_TOKEN, **spec}
+
+    @property
+    def digest(self) -> str:
+        """Equal for clusters that tasks can share."""
+        of_cluster = {"spec": self.spec, "queue": self.queue}
+        return hashlib.sha256(json.dumps(of_cluster, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _read_file(name: str, folder: Path | None) -> str:
+    path = (folder or Path()) / name
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError) as e:
+        raise ValueError(f"cluster.template: cannot read {path}: {e}") from None
+
+
+def _spec_of(template: Mapping[str, Any]) -> Mapping[str, Any]:
+    spec = template.get("spec")
+    if template.get("kind") == "RayJob" and isinstance(spec, Mapping):
+        spec = spec.get("rayClusterSpec")
+    if not isinstance(spec, Mapping):
+        raise ValueError(f"the {template.get('kind')} has no spec of a cluster")
+    return spec
+
+
+def _pods(spec: Mapping[str, Any]) -> Iterator[Any]:
+    """Yields the specs of its pods; None for one that has none."""
+    groups = [spec.get("headGroupSpec"), *(spec.get("workerGroupSpecs") or ())]
+    for group in groups:
+        template = group.get("template") if isinstance(group, Mapping) else None
+        pod = template.get("spec") if isinstance(template, Mapping) else None
+        yield pod if isinstance(pod, Mapping) else {}
+
+
+def _plain_secrets(pods: list[Mapping[str, Any]]) -> Iterator[str]:
+    for pod in pods:
+        for container in (*pod.get("containers", ()), *pod.get("initContainers", ())):
+            for variable in container.get("env") or ():
+                if variable.get("value") and is_secret_name(str(variable.get("name"))):
+                    yield str(variable["name"])

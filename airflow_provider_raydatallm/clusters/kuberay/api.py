@@ -1,0 +1,231 @@
+"""Calls of the Kubernetes API, through Airflow's connection to Kubernetes: RayJobs of one namespace, and what
+tells why one does not start. Blocks."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from typing import Any, TypeVar
+
+from airflow.sdk.exceptions import AirflowNotFoundException
+
+from airflow_provider_raydatallm.contract.log.plain_text import plain_text
+from airflow_provider_raydatallm.exceptions import (
+    RayConnectionError,
+    RayConnectionNotFoundError,
+    RayUnreachableError,
+)
+
+T = TypeVar("T")
+
+GROUP, VERSION, RAY_JOBS = "ray.io", "v1", "rayjobs"
+#: Seconds to connect, and for an answer.
+_TIMEOUT = (10.0, 30.0)
+#: Seconds after which a watch is asked for anew, so that one whose other end has gone does not last.
+_WATCH_SECONDS = 300
+_EXTRA = "pip install 'airflow-provider-raydatallm[kuberay]' on Airflow's workers and triggerers"
+
+
+class ConflictError(Exception):
+    """Somebody else has made, or changed, the object meanwhile."""
+
+
+class ExpiredError(Exception):
+    """The version from which to watch is too old."""
+
+
+class KubernetesApi:
+    """
+    :param namespace: "" for the connection's.
+    """
+
+    def __init__(self, conn_id: str, namespace: str = "") -> None:
+        self.conn_id, self._namespace = conn_id, namespace
+
+    @property
+    def label(self) -> str:
+        return f"Kubernetes connection {self.conn_id!r}"
+
+    @cached_property
+    def namespace(self) -> str:
+        return self._namespace or self._hook.get_namespace() or "default"
+
+    def create(self, body: Mapping[str, Any]) -> Any:
+        """:raises ConflictError: when there is one of that name."""
+        return self._call(self._objects.create_namespaced_custom_object, body=body)
+
+    def get(self, name: str) -> Any:
+        return self._call(self._objects.get_namespaced_custom_object, name=name, missing=None)
+
+    def patch(self, name: str, changes: Mapping[str, Any]) -> Any:
+        """Merges changes into it; with its `resourceVersion`, only as long as it is that one.
+
+        :raises ConflictError: when it is another one by now.
+        """
+        # A dict, which the client sends as changes to merge.
+        return self._call(
+            self._objects.patch_namespaced_custom_object, name=name, body=dict(changes), missing=None
+        )
+
+    def delete(self, name: str, resource_version: str) -> None:
+        """Deletes it and what belongs to it.
+
+        :raises ConflictError: when it is another one by now.
+        """
+        self._call(
+            self._objects.delete_namespaced_custom_object,
+            name=name,
+            body={
+                "propagationPolicy": "Background",
+                "preconditions": {"resourceVersion": resource_version},
+            },
+            missing=None,
+        )
+
+    def find(self, labels: str) -> tuple[list[dict[str, Any]], str]:
+        """Returns those with such labels, and the version from which to watch them."""
+        found = self._call(self._objects.list_namespaced_custom_object, label_selector=labels)
+        return list(found["items"]), str(found["metadata"]["resourceVersion"])
+
+    def watch(self, labels: str, version: str) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Yields what becomes of them, and ends after some minutes.
+
+        :raises ExpiredError: when they are to be listed anew.
+        """
+        from kubernetes import watch
+
+        stream = watch.Watch().stream(
+            self._objects.list_namespaced_custom_object,
+            GROUP, VERSION, self.namespace, RAY_JOBS,
+            label_selector=labels,
+            resource_version=version,
+            timeout_seconds=_WATCH_SECONDS,
+            _request_timeout=(_TIMEOUT[0], _WATCH_SECONDS + _TIMEOUT[1]),
+        )  # fmt: skip
+        events = iter(stream)
+        while True:
+            try:
+                event = next(events)
+            except StopIteration:
+                return
+            except Exception as e:
+                raise self._error_of(e, "watch", RAY_JOBS) from e
+            yield str(event["type"]), event["object"]
+
+    def secret(self, name: str) -> dict[str, str] | None:
+        found = self._call(self._core.read_namespaced_secret, name=name, missing=None, of="secrets")
+        if found is None:
+            return None
+        return {key: base64.b64decode(value).decode() for key, value in (found.data or {}).items()}
+
+    def pods(self, labels: str) -> list[dict[str, Any]]:
+        return self._items(self._core.list_namespaced_pod, "pods", label_selector=labels)
+
+    def warnings(self, kind: str, name: str) -> list[dict[str, Any]]:
+        """Returns the events of an object that say that something is wrong, the newest last."""
+        about = f"involvedObject.kind={kind},involvedObject.name={name},type=Warning"
+        found = self._items(self._core.list_namespaced_event, "events", field_selector=about)
+        return sorted(
+            found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
+        )
+
+    def _items(self, call: Callable[..., Any], of: str, **selector: str) -> list[dict[str, Any]]:
+        found = self._call(call, of=of, **selector)
+        items = self._hook.api_client.sanitize_for_serialization(found)["items"]
+        return list(items)
+
+    def _call(self, call: Callable[..., Any], *, of: str = RAY_JOBS, **arguments: Any) -> Any:
+        has_missing, missing = "missing" in arguments, arguments.pop("missing", None)
+        place = (GROUP, VERSION, self.namespace, RAY_JOBS) if of == RAY_JOBS else ()
+        if not place:
+            arguments["namespace"] = self.namespace
+        try:
+            return call(*place, **arguments, _request_timeout=_TIMEOUT)
+        except Exception as e:
+            if has_missing and getattr(e, "status", None) == 404:
+                return missing
+            raise self._error_of(e, call.__name__.partition("_")[0], of) from e
+
+    def _error_of(self, error: Exception, verb: str, of: str) -> Exception:
+        from kubernetes.client import ApiException
+        from urllib3.exceptions import HTTPError
+
+        if isinstance(error, HTTPError | OSError):
+            return RayUnreachableError(
+                f"{self.label}: the API server does not answer ({type(error).__name__})"
+            )
+        if not isinstance(error, ApiException):
+            return error
+        status, words = error.status, _words(error)
+        what = f"{self.label}: it refuses to {verb} {of} in namespace {self.namespace!r}: {words}"
+        if status == 409:
+            return ConflictError(words)
+        if status == 410:
+            return ExpiredError(words)
+        if status == 404 and of == RAY_JOBS and "namespace" not in words.lower():
+            return RayConnectionError(
+                f"{self.label}: it knows no {of}.{GROUP}",
+                advice="Install KubeRay 1.6 or newer there, with the resources of its chart",
+            )
+        if status in (0, 429) or status >= 500:
+            return RayUnreachableError(f"{self.label}: the API server fails with {status}: {words}")
+        advice = (
+            "Give its service account the rights that docs/how-to/cluster-per-slice.md lists"
+            if status == 403
+            else ()
+        )
+        return RayConnectionError(what, advice=advice)
+
+    @cached_property
+    def _hook(self) -> Any:
+        try:
+            from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
+            from kubernetes.client import Configuration
+        except ImportError:
+            raise RayConnectionError(
+                "a cluster on Kubernetes needs Airflow's provider for it, which is not installed here",
+                advice=_EXTRA,
+            ) from None
+        hook = KubernetesHook(conn_id=self.conn_id)
+        try:
+            is_inside = hook._get_field("in_cluster")  # type: ignore[no-untyped-call]
+        except AirflowNotFoundException as e:
+            raise RayConnectionNotFoundError(
+                f"there is no connection {self.conn_id!r}, or a secrets backend is away",
+                advice="Add one of type 'kubernetes', such as "
+                f"AIRFLOW_CONN_{self.conn_id.upper()}='kubernetes://?in_cluster=true'",
+            ) from e
+        if not is_inside:  # else the process's own configuration is read, of which there is one
+            hook.client_configuration = Configuration()
+            hook.client_configuration.retries = False  # here, by who asks
+        return hook
+
+    @cached_property
+    def _objects(self) -> Any:
+        return self._reach(lambda: self._hook.custom_object_client)
+
+    @cached_property
+    def _core(self) -> Any:
+        return self._reach(lambda: self._hook.core_v1_client)
+
+    def _reach(self, read: Callable[[], T]) -> T:
+        from kubernetes.config import ConfigException
+
+        try:
+            return read()
+        except (ConfigException, OSError, ValueError) as e:
+            raise RayConnectionError(
+                f"{self.label}: it does not say how to reach Kubernetes: {plain_text(str(e))}",
+                advice="Set kube_config_path, kube_config or in_cluster in its extra",
+            ) from e
+
+
+def _words(error: Any) -> str:
+    """Kubernetes' own."""
+    try:
+        words = json.loads(error.body)["message"]
+    except (ValueError, TypeError, KeyError):
+        words = error.reason
+    return plain_text(str(words))[:500]

@@ -1,0 +1,250 @@
+"""The kind `kuberay`: a cluster on Kubernetes that tasks have made, each its own or all one of a name."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from urllib.parse import quote, unquote
+
+from airflow_provider_raydatallm.clusters.base import (
+    Access,
+    Cluster,
+    ClusterEndedError,
+    ClusterStartingError,
+    Holder,
+)
+from airflow_provider_raydatallm.clusters.blueprint import Blueprint
+from airflow_provider_raydatallm.clusters.kuberay import ray_job
+from airflow_provider_raydatallm.clusters.kuberay.api import ConflictError, KubernetesApi
+from airflow_provider_raydatallm.clusters.kuberay.pending import why_it_waits
+from airflow_provider_raydatallm.clusters.kuberay.ray_job import RayJob
+from airflow_provider_raydatallm.clusters.kuberay.watch import RayJobWatch, watch_of
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
+
+#: Seconds for which what a cluster waits for is not asked again.
+_REASON_SECONDS = 10.0
+#: Changes that others make meanwhile before a change is given up.
+_TRIES = 10
+_reasons: dict[str, tuple[float, str]] = {}
+
+
+class KubeRayCluster(Cluster):
+    """Identified by its RayJob: connection to Kubernetes, namespace and name. A cluster that follows one of
+    the same name is the same cluster, whose jobs the new one does not know."""
+
+    kind = "kuberay"
+    host_name = "kuberay"
+    ends_when_released = True
+    is_made_to_order = True
+
+    @cached_property
+    def _api(self) -> KubernetesApi:
+        if self._own:
+            conn_id, namespace, _ = map(unquote, self._own.split("/"))
+            return KubernetesApi(conn_id, namespace)
+        blueprint = self._blueprint
+        return KubernetesApi(blueprint.kubernetes_conn_id, blueprint.namespace or "")
+
+    @property
+    def _name(self) -> str:
+        return unquote(self._own.split("/")[2])
+
+    @cached_property
+    def _blueprint(self) -> Blueprint:
+        if self._wanted is None:
+            raise RayConnectionError(
+                f"{self.label} means a cluster that is made for its tasks, and this one says of none",
+                advice="Describe it in the task's argument cluster",
+            )
+        return self._wanted.blueprint
+
+    @property
+    def _watch(self) -> RayJobWatch:
+        return watch_of(self._api)
+
+    def means(self, identity: str) -> bool:
+        """Each that was made for the task is meant, and each of the name."""
+        of_own = identity.partition("@")[2]
+        if not identity.startswith(f"{self.kind}:{self.conn_id}@") or of_own.count("/") != 2:
+            return False
+        conn_id, namespace, name = map(unquote, of_own.split("/"))
+        if (conn_id, namespace) != (self._api.conn_id, self._api.namespace):
+            return False
+        return self._blueprint.name in (None, name)
+
+    def acquire(self, holder: Holder | None) -> None:
+        if self._own:
+            if holder is not None:
+                self._hold(holder)
+            return
+        if holder is None:
+            raise RayConnectionError(
+                f"{self.label} means a cluster that is made for a task: nothing else can call it"
+            )
+        job = self._find(holder) or self._make(holder)
+        name = str(job["metadata"]["name"])
+        self._own = "/".join(quote(part, safe="") for part in (self._api.conn_id, self._api.namespace, name))
+
+    def address(self) -> Access:
+        job = self._watch.get(self._name)
+        if job is None or "deletionTimestamp" in job["metadata"]:
+            raise ClusterEndedError(f"{self.label}: Ray cluster {self._name} was released")
+        status = job.get("status") or {}
+        if ray_job.state(job) == "ValidationFailed":
+            raise RayConnectionError(
+                f"{self.label}: KubeRay refuses Ray cluster {self._name}: {ray_job.why_it_ended(job)}"
+            )
+        if ray_job.state(job) == "Failed" and status.get("reason") != "AppFailed":
+            raise ClusterEndedError(
+                f"{self.label}: KubeRay has ended Ray cluster {self._name}: {ray_job.why_it_ended(job)}"
+            )
+        if not status.get("dashboardURL"):
+            raise ClusterStartingError(f"{self.label}: Ray cluster {self._name} starts: {self._reason(job)}")
+        return Access(self._address(job), self._token(job))
+
+    def note_job(self, submission_id: str) -> None:
+        job = self._watch.get(self._name)
+        if job is None or job["spec"].get("jobId") or ray_job.is_shared(job):
+            return
+        if (patched := self._api.patch(self._name, {"spec": {"jobId": submission_id}})) is not None:
+            self._watch.note(patched)
+
+    def release(self, holder: Holder | None) -> None:
+        if holder is None:
+            return
+        own = ray_job.hash_of(holder.task)
+        for _ in range(_TRIES):
+            job = self._api.get(self._name)
+            if job is None or "deletionTimestamp" in job["metadata"]:
+                return
+            holds = ray_job.holds(job)
+            if holds.get(own, 0) > holder.try_number:
+                return
+            version = str(job["metadata"]["resourceVersion"])
+            try:
+                if holds.keys() - {own}:
+                    changes = {"annotations": {ray_job.hold_key(own): None}, "resourceVersion": version}
+                    self._api.patch(self._name, {"metadata": changes})
+                else:
+                    self._api.delete(self._name, version)
+            except ConflictError:
+                continue
+            return
+        raise RayUnreachableError(f"{self.label}: Ray cluster {self._name} changes all the time")
+
+    def describe(self, check: Callable[[Access], tuple[bool, str]]) -> tuple[bool, str]:
+        return True, "Tasks have their Ray clusters made by KubeRay: their argument `cluster` says how"
+
+    def _hold(self, holder: Holder) -> None:
+        """Notes that a task's newest try needs it."""
+        own = ray_job.hash_of(holder.task)
+        job = self._watch.get(self._name)
+        if job is None or ray_job.is_ending(job) or ray_job.holds(job).get(own, 0) >= holder.try_number:
+            return  # `address` says what has become of it
+        patched = self._api.patch(self._name, {"metadata": {"annotations": ray_job.hold_of(holder)}})
+        if patched is not None:
+            self._watch.note(patched)
+
+    def _find(self, holder: Holder) -> RayJob | None:
+        """Returns the cluster that was made for the task, or has the name, if it is as the task wants it."""
+        blueprint = self._blueprint
+        if blueprint.name is None:
+            listed, _ = self._api.find(ray_job.task_selector(holder.task))
+            self._remove_ended(listed, holder)
+            made = [one for one in listed if not ray_job.is_ending(one)]
+            same = [one for one in made if ray_job.digest_of(one) == blueprint.digest]
+            found = max(same, key=lambda one: str(one["metadata"]["creationTimestamp"]), default=None)
+        else:
+            found = self._api.get(blueprint.name)
+        if found is None:
+            return None
+        if blueprint.name is not None:
+            self._check_shared(found)
+        patched: RayJob | None = self._api.patch(
+            found["metadata"]["name"], {"metadata": {"annotations": ray_job.hold_of(holder)}}
+        )
+        if patched is None or "deletionTimestamp" in patched["metadata"]:
+            raise self._is_ending(found)
+        self._watch.note(patched)
+        return patched
+
+    def _remove_ended(self, listed: Sequence[RayJob], holder: Holder) -> None:
+        """Removes what earlier tries of the task have left, whose clusters KubeRay has ended."""
+        for job in listed:
+            is_removed = "deletionTimestamp" in job["metadata"]
+            is_earlier = ray_job.holds(job).get(ray_job.hash_of(holder.task), 0) <= holder.try_number
+            if ray_job.is_ending(job) and is_earlier and not is_removed:
+                with contextlib.suppress(ConflictError):
+                    self._api.delete(job["metadata"]["name"], str(job["metadata"]["resourceVersion"]))
+
+    def _check_shared(self, job: RayJob) -> None:
+        name = job["metadata"]["name"]
+        if not ray_job.is_ours(job):
+            raise RayConnectionError(
+                f"{self.label}: there is a RayJob {name!r} that no task had made",
+                advice="Give another cluster.name",
+            )
+        if ray_job.is_ending(job):
+            if "deletionTimestamp" not in job["metadata"]:
+                self._api.delete(name, str(job["metadata"]["resourceVersion"]))
+            raise self._is_ending(job)
+        if ray_job.digest_of(job) != self._blueprint.digest:
+            raise RayConnectionError(
+                f"{self.label}: the Ray cluster {name!r} was made by another template than this task's",
+                advice="Give all its tasks one template, or another cluster.name",
+            )
+
+    def _is_ending(self, job: RayJob) -> ClusterStartingError:
+        return ClusterStartingError(
+            f"{self.label}: Ray cluster {job['metadata']['name']} of before is ending; then it is made anew"
+        )
+
+    def _make(self, holder: Holder) -> RayJob:
+        assert self._wanted is not None
+        body = ray_job.to_ray_job(self._wanted, holder)
+        try:
+            made: RayJob = self._api.create(body)
+        except ConflictError:  # another task was first
+            if (found := self._find(holder)) is None:
+                raise RayUnreachableError(
+                    f"{self.label}: Ray cluster {body['metadata']['name']} came and went"
+                ) from None
+            return found
+        if "preRunningDeadlineSeconds" not in made["spec"]:
+            self._api.delete(made["metadata"]["name"], str(made["metadata"]["resourceVersion"]))
+            raise RayConnectionError(
+                f"{self._api.label}: its KubeRay is older than 1.6: it would not end a cluster without a job",
+                advice="Upgrade KubeRay and its custom resources",
+            )
+        self._watch.note(made)
+        return made
+
+    def _reason(self, job: RayJob) -> str:
+        key = str(job["metadata"]["uid"])
+        at, text = _reasons.get(key, (-_REASON_SECONDS, ""))
+        if time.monotonic() - at >= _REASON_SECONDS:
+            text = why_it_waits(self._api, job)
+            _reasons[key] = (time.monotonic(), text)
+        return text
+
+    def _address(self, job: RayJob) -> str:
+        status = job["status"]
+        if (template := ray_job.address_of(job)) is None:
+            return f"http://{status['dashboardURL']}"
+        service = str(status["dashboardURL"]).partition(".")[0]
+        return template.format(
+            cluster=status["rayClusterName"], service=service, namespace=self._api.namespace
+        )
+
+    def _token(self, job: RayJob) -> str:
+        """ "" where it asks for none: nobody else's is sent to it."""
+        options = job["spec"]["rayClusterSpec"].get("authOptions") or {}
+        if options.get("mode") != "token":
+            return ""
+        name = options.get("secretName") or job["status"]["rayClusterName"]
+        token = (self._api.secret(name) or {}).get("auth_token")
+        if not token:
+            raise RayUnreachableError(f"{self._api.label}: Secret {name} has no auth_token yet")
+        return token

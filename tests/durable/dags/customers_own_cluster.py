@@ -1,0 +1,1 @@
+../../../dags/customers_own_cluster.py

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from airflow_provider_raydatallm.clusters.blueprint import Blueprint
+
+CONTAINER = {"name": "ray", "image": "rayproject/ray-llm:2.60.0"}
+POD = {"spec": {"containers": [CONTAINER]}}
+SPEC = {
+    "rayVersion": "2.60.0",
+    "headGroupSpec": {"rayStartParams": {}, "template": POD},
+    "workerGroupSpecs": [{"groupName": "l4", "replicas": 1, "rayStartParams": {}, "template": POD}],
+}
+CLUSTER: dict[str, Any] = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "spec": SPEC}
+
+
+def with_env(*variables: dict[str, Any]) -> dict[str, Any]:
+    pod = {"spec": {"containers": [{**CONTAINER, "env": list(variables)}]}}
+    return {**CLUSTER, "spec": {**SPEC, "headGroupSpec": {"rayStartParams": {}, "template": pod}}}
+
+
+@pytest.mark.parametrize("kind", ["dict", "text", "file", "ray job"])
+def test_template_is_a_dict_or_yaml(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "l4.yaml").write_text(yaml.safe_dump(CLUSTER))
+    template: Any = {
+        "dict": CLUSTER,
+        "text": yaml.safe_dump(CLUSTER),
+        "file": "l4.yaml",
+        "ray job": {"apiVersion": "ray.io/v1", "kind": "RayJob", "spec": {"rayClusterSpec": SPEC}},
+    }[kind]
+    blueprint = Blueprint.parse({"template": template}, tmp_path)
+    assert blueprint.spec == {"authOptions": {"mode": "token"}, **SPEC}
+    assert blueprint.digest == Blueprint.parse({"template": CLUSTER}).digest
+
+
+def test_template_decides_whether_a_token_is_asked_for() -> None:
+    template = {**CLUSTER, "spec": {**SPEC, "authOptions": {"mode": "disabled"}}}
+    assert Blueprint.parse({"template": template}).spec["authOptions"] == {"mode": "disabled"}
+
+
+def test_clusters_of_other_pods_are_not_shared() -> None:
+    other = Blueprint.parse({"template": with_env({"name": "A", "value": "1"})})
+    assert other.digest != Blueprint.parse({"template": CLUSTER}).digest
+
+
+@pytest.mark.parametrize(("argument", "problem"), [
+    ("l4.yaml", "cluster is a str: give a dict with a template"),
+    ({}, "cluster.template: Field required"),
+    ({"template": "gone.yaml"}, r"cluster\.template: cannot read .*gone\.yaml"),
+    ({"template": "- a"}, "cluster.template: it is '- a': give a RayCluster"),
+    ({"template": "a: ["}, "cluster.template: it is no YAML"),
+    ({"template": {**CLUSTER, "apiVersion": "ray.io/v1alpha1"}}, "it is a 'RayCluster' of 'ray.io/v1alpha1'"),
+    ({"template": {**CLUSTER, "kind": "RayService"}}, "it is a 'RayService' of 'ray.io/v1'"),
+    ({"template": {**CLUSTER, "spec": None}}, "the RayCluster has no spec of a cluster"),
+    ({"template": {**CLUSTER, "spec": {"headGroupSpec": {}}}}, "it lacks containers"),
+    ({"template": {**CLUSTER, "spec": {**SPEC, "rayVersion": None}}}, "it has no rayVersion"),
+    ({"template": with_env({"name": "HF_TOKEN", "value": "hf_x"})}, "variable HF_TOKEN holds a secret"),
+    ({"template": CLUSTER, "name": "n" * 48}, "is no name for a Ray cluster: give at most 47"),
+    ({"template": CLUSTER, "name": "2026-01-31"}, "the first of them a letter"),
+    ({"template": CLUSTER, "namespace": "Team A"}, "'Team A' is no namespace"),
+    ({"template": CLUSTER, "lifetime": "soon"}, "cluster.lifetime: 'soon' is not a duration"),
+    ({"template": CLUSTER, "address": "ray.example.com"}, "cluster.address: "),
+    ({"template": CLUSTER, "image": "x"}, "cluster.image: Extra inputs are not permitted"),
+])  # fmt: skip
+def test_error_names_the_argument(argument: Any, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        Blueprint.parse(argument)
+
+
+def test_secret_that_kubernetes_keeps_is_no_problem() -> None:
+    of_secret = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    Blueprint.parse({"template": with_env(of_secret)})

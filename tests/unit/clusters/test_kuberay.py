@@ -1,0 +1,363 @@
+"""What tasks do with clusters that KubeRay makes for them, over the Kubernetes API of tests."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from airflow.sdk import DAG
+
+from airflow_provider_raydatallm.clusters.base import ClusterStartingError
+from airflow_provider_raydatallm.clusters.kuberay import cluster as kuberay
+from airflow_provider_raydatallm.exceptions import (
+    RayConnectionError,
+    RayQueueTimeoutError,
+    RayUnreachableError,
+)
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
+from airflow_provider_raydatallm.task.job.record import STATE_KEY
+from airflow_provider_raydatallm.task.job.tracker import JobTracker
+from airflow_provider_raydatallm.task.job.waiter import JobRef
+from airflow_provider_raydatallm.task.queue import gate as submission_gate
+from airflow_provider_raydatallm.task.queue import places
+from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
+from tests.support.context import StateStore, context_of
+from tests.support.fake_cluster import FakeCluster, Log
+from tests.support.kube.heads import FakeHeads
+from tests.support.kube.operator import RayOperator
+from tests.support.kube.server import Kube, kube_server
+from tests.unit.clusters.test_blueprint import CLUSTER
+
+CONNECTION = "kuberay"
+
+
+class World:
+    """Kubernetes with KubeRay's operator, and tasks that have clusters made."""
+
+    def __init__(self, kube: Kube, operator: RayOperator, folder: Path) -> None:
+        self.kube, self.operator, self._folder = kube, operator, folder
+
+    def tracker(
+        self, key: str, store: StateStore | None = None, *, try_number: int = 1, **leaves: Any
+    ) -> JobTracker:
+        with DAG(key, schedule=None):
+            task = Task(
+                task_id="t", ray_conn_id=CONNECTION, slice_key=key, input_path="/no/in", prompt="{name}",
+                output_path=str(self._folder), model_source="m",
+                cluster={"template": CLUSTER, "namespace": "ml", **leaves}, limits={"queue": "10m"},
+            )  # fmt: skip
+        context = context_of(task, StateStore() if store is None else store, try_number=try_number)
+        return task._build_tracker(context, None)
+
+    def submit(self, tracker: JobTracker) -> JobRef:
+        """Once its cluster runs."""
+        self.wait_for_cluster(tracker)
+        return tracker.submit()
+
+    def wait_for_cluster(self, tracker: JobTracker) -> None:
+        def has_started() -> bool:
+            try:
+                tracker.hook.acquire()
+            except ClusterStartingError:
+                return False
+            return True
+
+        eventually(has_started)
+
+    @property
+    def job(self) -> dict[str, Any]:
+        [job] = self.kube.objects("rayjobs")
+        return job
+
+    @property
+    def head(self) -> FakeCluster:
+        heads = self.operator.heads
+        assert isinstance(heads, FakeHeads)
+        return heads.server
+
+    def end_job(self, status: str = "SUCCEEDED") -> None:
+        for job in self.head.jobs:
+            job["status"] = status
+
+    def nothing_is_left(self) -> bool:
+        return not self.operator.leftovers()
+
+
+class Task(RayLLMBatchOperator):
+    def _wait_options(self, context: Any) -> JobRef:
+        return replace(super()._wait_options(context), poll_interval=0.05, reconnect_timeout=2.0)
+
+
+def eventually(holds: Callable[[], bool], seconds: float = 60) -> None:
+    until = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.fixture(params=["1.7"])
+def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
+    monkeypatch.setattr(kuberay, "_REASON_SECONDS", 0.0)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with kube_server(kuberay=request.param) as kube, RayOperator(kube) as operator:
+        of_kubernetes = {"conn_type": "kubernetes", "extra": {"kube_config": kube.kubeconfig()}}
+        monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps(of_kubernetes))
+        monkeypatch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", "ray://kuberay")
+        monkeypatch.setattr("airflow_provider_raydatallm.clusters.kuberay.watch._watches", {})
+        yield World(kube, operator, tmp_path)
+
+
+def test_slice_has_a_cluster_of_its_own_that_ends_with_it(world: World) -> None:
+    tracker = world.tracker("a")
+    job = world.submit(tracker)
+    assert world.job["spec"]["jobId"] == job.submission_id
+    eventually(lambda: world.job["status"]["jobDeploymentStatus"] == "Running")
+    assert world.head.token  # KubeRay's own: the calls had it
+    tracker.conclude({"outcome": "published"})
+    eventually(world.nothing_is_left)
+
+
+def test_kuberay_ends_what_airflow_has_forgotten(world: World) -> None:
+    world.submit(world.tracker("a"))
+    eventually(lambda: world.job["status"]["jobDeploymentStatus"] == "Running")
+    world.end_job()
+    eventually(lambda: world.job["status"]["jobDeploymentStatus"] == "Complete")
+    assert world.kube.objects("rayclusters")  # for a look at the job's log
+    world.kube.store.pass_time(300)
+    eventually(lambda: not world.kube.objects("rayclusters") and not world.operator.heads.living())
+
+
+def test_cluster_that_no_job_came_to_is_ended_by_kuberay_and_made_anew(world: World) -> None:
+    tracker = world.tracker("a")
+    world.wait_for_cluster(tracker)
+    first = tracker.hook.acquired
+    world.kube.store.pass_time(800)
+    eventually(lambda: world.job["status"]["jobDeploymentStatus"] == "Failed")
+    world.kube.store.pass_time(300)
+    eventually(lambda: not world.operator.heads.living())
+    tracker.hook.reread()
+    job = world.submit(tracker)
+    assert job.cluster != first
+    tracker.conclude({"outcome": "published"})
+    eventually(world.nothing_is_left)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_next_try_goes_on_where_the_one_before_has_its_job(world: World, is_recorded: bool) -> None:
+    store = StateStore()
+    job = world.submit(world.tracker("a", store))
+    later = world.tracker("a", store if is_recorded else StateStore(), try_number=2)
+    found = later.find_job()
+    assert found is not None
+    assert (found.submission_id, found.cluster) == (job.submission_id, job.cluster)
+    later.mark_ended()
+    eventually(world.nothing_is_left)
+
+
+def test_try_that_died_before_its_job_was_noted_has_it_noted_by_the_next(world: World) -> None:
+    store, tracker = StateStore(), None
+    tracker = world.tracker("a", store)
+    world.wait_for_cluster(tracker)
+    world.kube.fail("patch", "rayjobs", 500, times=1000)
+    with pytest.raises(RayUnreachableError):
+        tracker.submit()
+    world.kube.forgive()
+    assert "jobId" not in world.job["spec"]
+    found = world.tracker("a", store, try_number=2).find_job()
+    assert found is not None
+    assert world.job["spec"]["jobId"] == found.submission_id
+
+
+def test_cluster_that_is_gone_with_its_job_is_made_for_no_look_at_it(world: World) -> None:
+    store = StateStore()
+    world.submit(world.tracker("a", store))
+    world.kube.store.delete("rayjobs", "ml", world.job["metadata"]["name"])
+    eventually(world.nothing_is_left)
+    later = world.tracker("a", store, try_number=2)
+    assert later.find_job() is None
+    assert store[STATE_KEY]["phase"] == "ended"
+    assert world.nothing_is_left()
+    assert world.submit(later).cluster
+
+
+def test_tasks_share_a_cluster_by_its_name_until_the_last_has_its_result(world: World) -> None:
+    first, second = (world.tracker(key, name="backfill") for key in ("a", "b"))
+    assert world.submit(first).cluster == world.submit(second).cluster
+    assert "jobId" not in world.job["spec"]  # it is nobody's own
+    assert len(world.head.jobs) == 2
+    first.conclude({"outcome": "published"})
+    assert world.job["metadata"]["name"] == "backfill"
+    second.mark_ended()
+    eventually(world.nothing_is_left)
+
+
+def test_cluster_of_another_template_is_not_shared(world: World) -> None:
+    world.wait_for_cluster(world.tracker("a", name="backfill"))
+    other = {**CLUSTER, "spec": {**CLUSTER["spec"], "rayVersion": "2.59.0"}}
+    with pytest.raises(RayConnectionError, match="'backfill' was made by another template"):
+        world.tracker("b", name="backfill", template=other).hook.acquire()
+
+
+def test_cluster_that_others_made_is_left_alone(world: World) -> None:
+    body = {
+        "apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "backfill", "namespace": "ml"},
+        "spec": {"submissionMode": "InteractiveMode", "rayClusterSpec": CLUSTER["spec"]},
+    }  # fmt: skip
+    world.kube.store.create("rayjobs", "ml", body)
+    with pytest.raises(RayConnectionError, match="a RayJob 'backfill' that no task had made"):
+        world.tracker("a", name="backfill").hook.acquire()
+
+
+@pytest.mark.parametrize(("group", "why", "told"), [
+    ("l4", "Unschedulable", r"0/3 nodes are available: 3 Insufficient"),
+    ("headgroup", "ImagePullBackOff", r"ImagePullBackOff: Back-off pulling image"),
+    ("l4", "FailedCreate", r"exceeded quota"),
+])  # fmt: skip
+def test_what_a_cluster_waits_for_is_told_in_the_words_of_kubernetes(
+    world: World, group: str, why: str, told: str
+) -> None:
+    world.operator.hold_pods(group, why)
+    tracker, texts = world.tracker("a"), list[str]()
+
+    def is_told() -> bool:
+        with pytest.raises(ClusterStartingError) as starting:
+            tracker.hook.acquire()
+        texts.append(starting.value.failure.sentence)
+        return any(words in texts[-1] for words in (why, told.partition(":")[0]))
+
+    eventually(is_told)
+    with pytest.raises(ClusterStartingError, match=told):
+        tracker.hook.acquire()
+    world.operator.release_pods()
+    world.submit(tracker)
+
+
+def test_task_that_waits_for_pods_fails_within_its_limit_and_says_why(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission_gate, "_TRY_SECONDS", 0.02)
+    world.operator.hold_pods("l4", "Unschedulable")
+    tracker, log = world.tracker("a"), Log()
+    place = replace(tracker.queue_place(600), queue_timeout=5.0)
+    gate = SubmissionGate(place, log, tracker.hook)
+    with pytest.raises(RayQueueTimeoutError, match="Insufficient"):
+        asyncio.run(gate.enter(has_turn=False, holds=True))
+    with tracker.releasing(), pytest.raises(RayQueueTimeoutError):
+        raise RayQueueTimeoutError("as its task")
+    tracker._leave_clusters()
+    eventually(world.nothing_is_left)
+
+
+@pytest.mark.parametrize("world", ["1.5", ""], indirect=True)
+def test_kuberay_that_would_end_no_cluster_is_refused_and_nothing_is_left(world: World) -> None:
+    with pytest.raises(RayConnectionError, match=r"older than 1\.6|knows no rayjobs"):
+        world.tracker("a").hook.acquire()
+    eventually(world.nothing_is_left)
+
+
+@pytest.mark.parametrize(("leaves", "status", "told"), [
+    ({"namespace": "gone"}, None, 'namespaces "gone" not found'),
+    ({}, (403, "Forbidden", 'rayjobs.ray.io is forbidden: User "a" cannot create resource'), "cannot create"),
+    ({}, (400, "BadRequest", 'admission webhook "policy" denied the request: no team'), "request: no team"),
+])  # fmt: skip
+def test_refusal_is_told_in_the_words_of_kubernetes(
+    world: World, leaves: dict[str, Any], status: tuple[int, str, str] | None, told: str
+) -> None:
+    if status is not None:
+        world.kube.fail("create", "rayjobs", *status, times=10)
+    with pytest.raises(RayConnectionError, match=told):
+        world.tracker("a", **leaves).hook.acquire()
+
+
+def test_answer_that_is_lost_makes_no_second_cluster(world: World) -> None:
+    world.kube.lose_answers("create", "rayjobs")
+    tracker = world.tracker("a")
+    with pytest.raises(RayUnreachableError):
+        tracker.hook.acquire()
+    world.submit(tracker)
+    tracker.conclude({"outcome": "published"})
+    eventually(world.nothing_is_left)
+
+
+@pytest.mark.parametrize("fault", ["cut", "expired", "429", "away"])
+def test_task_outlasts_an_api_server_that_fails_for_a_while(world: World, fault: str) -> None:
+    world.operator.hold_pods("l4", "Unschedulable")
+    tracker = world.tracker("a")
+    with pytest.raises(ClusterStartingError):
+        tracker.hook.acquire()
+    if fault == "cut":
+        world.kube.cut_watches()
+    elif fault == "expired":
+        world.kube.store.forget_history()
+        world.kube.cut_watches()
+    elif fault == "429":
+        world.kube.fail("list", "rayjobs", 429, times=3)
+        world.kube.cut_watches()
+    else:
+        with world.kube.away():
+            for _ in range(3):
+                with pytest.raises((ClusterStartingError, RayUnreachableError)):
+                    tracker.hook.acquire()
+                time.sleep(0.2)
+    world.operator.release_pods()
+    world.submit(tracker)
+    tracker.conclude({"outcome": "published"})
+    eventually(world.nothing_is_left)
+
+
+def test_waiting_task_asks_the_api_server_for_one_watch(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kuberay, "_REASON_SECONDS", 10.0)
+    monkeypatch.setattr(places, "_LOOK_SECONDS", 0.05)
+    world.operator.hold_pods("l4", "Unschedulable")
+    trackers = [world.tracker(key) for key in "abcdefgh"]
+    for tracker in trackers:
+        with pytest.raises(ClusterStartingError):
+            tracker.hook.acquire()
+    before = len(world.kube.calls)
+    for _ in range(100):
+        for tracker in trackers:
+            with pytest.raises(ClusterStartingError):
+                tracker.hook.acquire()
+    assert len(world.kube.calls) - before < 8
+    assert sum(call[0] == "watch" for call in world.kube.calls) <= 2
+
+
+def test_release_and_a_new_hold_at_once_leave_the_cluster_to_the_new_one(world: World) -> None:
+    first = world.tracker("a", name="backfill")
+    world.submit(first)
+    others = [world.tracker(key, name="backfill") for key in "bcde"]
+    errors: list[Exception] = []
+
+    def run(tracker: JobTracker) -> None:
+        try:
+            world.submit(tracker)
+        except Exception as e:
+            errors.append(e)
+
+    threads = [threading.Thread(target=run, args=(tracker,)) for tracker in others]
+    for thread in threads:
+        thread.start()
+    first.conclude({"outcome": "published"})
+    for thread in threads:
+        thread.join()
+    assert not errors
+    for tracker in others:
+        assert RayHook.to_cluster(tracker.job.cluster).call(_version())  # type: ignore[union-attr]
+        tracker.conclude({"outcome": "published"})
+    eventually(world.nothing_is_left)
+
+
+def _version() -> Any:
+    from airflow_provider_raydatallm.hooks import jobs_api
+
+    return jobs_api.get_version()

@@ -16,7 +16,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-from airflow_provider_raydatallm.cli import dag_spec, engines, local, tables
+from airflow_provider_raydatallm.cli import clusters, dag_spec, engines, local, tables
 from airflow_provider_raydatallm.cli.cluster import add_address, choose_cluster
 from airflow_provider_raydatallm.cli.waiting import Waiting
 from airflow_provider_raydatallm.processor.__main__ import add_commands
@@ -68,7 +68,7 @@ def make_parser(prog: str = "airflow-ray-llm") -> argparse.ArgumentParser:
     tables.add_commands(commands)
     dag_spec.add_commands(commands)
     add_commands(commands)
-    for part in (engines, local):
+    for part in (clusters, engines, local):
         part.add_commands(commands)
     for name in ("run", "retry-quarantined"):
         add_address(commands.choices[name])

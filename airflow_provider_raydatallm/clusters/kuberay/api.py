@@ -69,18 +69,17 @@ class KubernetesApi:
             self._objects.patch_namespaced_custom_object, name=name, body=dict(changes), missing=None
         )
 
-    def delete(self, name: str, resource_version: str) -> None:
-        """Deletes it and what belongs to it.
+    def delete(self, name: str, resource_version: str = "") -> None:
+        """Deletes it and what belongs to it, if it is there.
 
+        :param resource_version: deletes only this one; "" for any.
         :raises ConflictError: when it is another one by now.
         """
+        only = {"preconditions": {"resourceVersion": resource_version}} if resource_version else {}
         self._call(
             self._objects.delete_namespaced_custom_object,
             name=name,
-            body={
-                "propagationPolicy": "Background",
-                "preconditions": {"resourceVersion": resource_version},
-            },
+            body={"propagationPolicy": "Background", **only},
             missing=None,
         )
 

@@ -101,6 +101,11 @@ def address_of(job: RayJob) -> str | None:
     return str(address) if address else None
 
 
+def owner_of(job: RayJob) -> str:
+    """The task that had it made."""
+    return str((job["metadata"].get("annotations") or {}).get(_OWNER, ""))
+
+
 def is_ours(job: RayJob) -> bool:
     return (job["metadata"].get("labels") or {}).get("app.kubernetes.io/managed-by") == _OWN
 

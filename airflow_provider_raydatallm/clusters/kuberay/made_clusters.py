@@ -1,0 +1,67 @@
+"""The clusters that tasks have had made, for people."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from airflow_provider_raydatallm.clusters.kuberay import ray_job
+from airflow_provider_raydatallm.clusters.kuberay.api import KubernetesApi
+from airflow_provider_raydatallm.clusters.kuberay.ray_job import RayJob
+
+
+@dataclass(frozen=True)
+class MadeCluster:
+    """
+    :ivar state: KubeRay's word for it; "New" before it has looked.
+    :ivar reason: why KubeRay ended it, or refuses it.
+    :ivar owner: the task that had it made: DAG, run, task and map index.
+    :ivar holders: how many tasks need it.
+    :ivar ends_by: when KubeRay ends it at the latest; "" where it has, or has not begun to make it.
+    """
+
+    name: str
+    state: str
+    reason: str
+    has_ended: bool
+    owner: str
+    holders: int
+    made_at: str
+    ends_by: str
+
+
+def find(conn_id: str, namespace: str) -> list[MadeCluster]:
+    """Returns them, the oldest first.
+
+    :param namespace: "" for the connection's.
+    :raises RayConnectionError, RayUnreachableError: when the API server cannot be asked, or refuses.
+    """
+    found, _ = KubernetesApi(conn_id, namespace).find(ray_job.MANAGED)
+    return sorted(map(_made, found), key=lambda cluster: (cluster.made_at, cluster.name))
+
+
+def end(conn_id: str, namespace: str, cluster: MadeCluster) -> None:
+    """Ends it, whoever needs it.
+
+    :raises RayConnectionError, RayUnreachableError: see `find`.
+    """
+    KubernetesApi(conn_id, namespace).delete(cluster.name)
+
+
+def _made(job: RayJob) -> MadeCluster:
+    metadata, has_ended = job["metadata"], ray_job.is_ending(job)
+    started = (job.get("status") or {}).get("startTime")
+    ends_by = ""
+    if started and not has_ended:
+        at = datetime.fromisoformat(started) + timedelta(seconds=job["spec"]["activeDeadlineSeconds"])
+        ends_by = at.isoformat(timespec="seconds")
+    return MadeCluster(
+        name=str(metadata["name"]),
+        state="Ending" if "deletionTimestamp" in metadata else ray_job.state(job) or "New",
+        reason=ray_job.why_it_ended(job) if has_ended else "",
+        has_ended=has_ended,
+        owner=ray_job.owner_of(job),
+        holders=len(ray_job.holds(job)),
+        made_at=str(metadata["creationTimestamp"]),
+        ends_by=ends_by,
+    )

@@ -14,6 +14,7 @@ from airflow_provider_raydatallm.clusters.base import (
     ClusterEndedError,
     ClusterStartingError,
     Holder,
+    Identity,
 )
 from airflow_provider_raydatallm.clusters.blueprint import Blueprint
 from airflow_provider_raydatallm.clusters.kuberay import ray_job
@@ -46,6 +47,16 @@ class KubeRayCluster(Cluster):
             return KubernetesApi(conn_id, namespace)
         blueprint = self._blueprint
         return KubernetesApi(blueprint.kubernetes_conn_id, blueprint.namespace or "")
+
+    @property
+    def identity(self) -> str:
+        """Of a cluster that is shared it is known before it is made."""
+        if not self._own and self._wanted is not None and (name := self._blueprint.name) is not None:
+            return str(Identity(self.kind, self.conn_id, self._own_of(name)))
+        return super().identity
+
+    def _own_of(self, name: str) -> str:
+        return "/".join(quote(part, safe="") for part in (self._api.conn_id, self._api.namespace, name))
 
     @property
     def _name(self) -> str:
@@ -84,8 +95,7 @@ class KubeRayCluster(Cluster):
                 f"{self.label} means a cluster that is made for a task: nothing else can call it"
             )
         job = self._find(holder) or self._make(holder)
-        name = str(job["metadata"]["name"])
-        self._own = "/".join(quote(part, safe="") for part in (self._api.conn_id, self._api.namespace, name))
+        self._own = self._own_of(str(job["metadata"]["name"]))
 
     def address(self) -> Access:
         job = self._watch.get(self._name)

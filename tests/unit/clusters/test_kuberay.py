@@ -22,6 +22,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayUnreachableError,
 )
 from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.operators.ray_cluster import RayClusterOperator
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.task.job.record import STATE_KEY
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
@@ -197,6 +198,24 @@ def test_tasks_share_a_cluster_by_its_name_until_the_last_has_its_result(world: 
     assert world.job["metadata"]["name"] == "backfill"
     second.mark_ended()
     eventually(world.nothing_is_left)
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_cluster_of_a_setup_task_ends_with_the_last_of_teardown_and_tasks(world: World, dies: bool) -> None:
+    with DAG("backfill", schedule=None):
+        cluster = {"template": CLUSTER, "namespace": "ml", "name": "backfill"}
+        make = RayClusterOperator(task_id="make", ray_conn_id=CONNECTION, cluster=cluster)
+        end = make.ends("end")
+    assert end.is_teardown
+    for try_number in (1, 2) if dies else (1,):
+        assert make.execute(context_of(make, StateStore(), try_number=try_number)).endswith("/ml/backfill")
+    tracker = world.tracker("a", name="backfill")
+    world.submit(tracker)
+    end.execute(context_of(end, StateStore()))
+    assert len(world.head.jobs) == 1  # the task has its result before the cluster ends
+    tracker.conclude({"outcome": "published"})
+    eventually(world.nothing_is_left)
+    end.execute(context_of(end, StateStore()))  # as where the setup has failed
 
 
 def test_cluster_of_another_template_is_not_shared(world: World) -> None:

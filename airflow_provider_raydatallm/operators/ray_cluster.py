@@ -1,0 +1,89 @@
+"""`RayClusterOperator`: a Ray cluster for several tasks, made by a setup task and ended by its teardown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk import BaseOperator
+
+from airflow_provider_raydatallm.clusters.base import ClusterStartingError, Holder, Order
+from airflow_provider_raydatallm.clusters.blueprint import Blueprint
+from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.task.job.cancel import TaskAttempt
+from airflow_provider_raydatallm.task.queue.places import task_key
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+#: Above every try's.
+_ANY_TRY = 1_000_000
+
+
+class RayClusterOperator(BaseOperator):
+    """Has KubeRay make a cluster for tasks that give its name, and needs it until `ends` does.
+
+    It waits for no pods: that each task does by itself. Tasks that still need the cluster when it is ended
+    keep it until they have their results.
+
+        cluster = {"template": "clusters/l4.yaml", "name": "backfill"}
+        make = RayClusterOperator(task_id="make_cluster", ray_conn_id="ray_kuberay", cluster=cluster)
+        slices = RayLLMBatchOperator(ray_conn_id="ray_kuberay", cluster=cluster, ...)
+        make >> slices >> make.ends("end_cluster")
+
+    :param cluster: as `RayLLMBatchOperator` has it, with a name.
+    :param ray_conn_id: connection of type `ray` whose host is `kuberay`.
+    """
+
+    def __init__(
+        self, *, cluster: Mapping[str, Any], ray_conn_id: str = RayHook.default_conn_name, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.cluster, self.ray_conn_id = cluster, ray_conn_id
+        if not isinstance(cluster, Mapping) or not cluster.get("name"):
+            raise RayLLMInputError(f"{self.task_id}: cluster has no name, by which tasks could share it")
+        if self.get_dag() is not None:  # whose folder has the file
+            self._order()
+
+    def ends(self, task_id: str, **kwargs: Any) -> BaseOperator:
+        """Returns a teardown task, which runs whatever became of the tasks between them."""
+        end = _EndRayClusterOperator(task_id=task_id, setup=self, **kwargs)
+        teardown: BaseOperator = end.as_teardown(setups=self)
+        return teardown
+
+    def execute(self, context: Context) -> str:
+        holder = Holder(_key_of(context, self.task_id), context["ti"].try_number)
+        hook = RayHook(self.ray_conn_id, holder, self._order)
+        try:
+            hook.acquire()
+        except ClusterStartingError as e:
+            self.log.info("%s", e.failure.headline)
+        return hook.acquired
+
+    def _order(self) -> Order:
+        """:raises RayLLMInputError: naming the leaf that cannot work."""
+        fileloc = getattr(self.get_dag(), "fileloc", None)
+        try:
+            blueprint = Blueprint.parse(self.cluster, Path(fileloc).parent if fileloc else None)
+        except ValueError as e:
+            raise RayLLMInputError(f"{self.task_id}: {e}") from None
+        return Order(blueprint, blueprint.lifetime)
+
+
+class _EndRayClusterOperator(BaseOperator):
+    def __init__(self, *, setup: RayClusterOperator, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._setup = setup
+
+    def execute(self, context: Context) -> None:
+        setup = self._setup
+        # Of the setup's own tries, some may have died before their result was kept.
+        identity = RayHook(setup.ray_conn_id, order=setup._order).cluster
+        RayHook.to_cluster(identity, Holder(_key_of(context, setup.task_id), _ANY_TRY)).release()
+
+
+def _key_of(context: Context, task_id: str) -> str:
+    attempt = vars(TaskAttempt.from_task_instance(context["ti"]))
+    return task_key({**{name: str(value) for name, value in attempt.items()}, "task_id": task_id})

@@ -26,6 +26,8 @@ class RayJobWatch:
     def __init__(self, api: KubernetesApi) -> None:
         self._api = api
         self._jobs: dict[str, RayJob] = {}
+        #: When this process said what one is: a list that was asked for before may lack it.
+        self._noted_at: dict[str, float] = {}
         self._lock = threading.Lock()
         self._has_listed = threading.Event()
         self._error: Exception | None = None
@@ -51,6 +53,7 @@ class RayJobWatch:
         """Says what it is now, which the watch has not told yet."""
         with self._lock:
             self._jobs[job["metadata"]["name"]] = job
+            self._noted_at[job["metadata"]["name"]] = time.monotonic()
 
     def _run(self) -> None:
         with self._lock:
@@ -64,9 +67,13 @@ class RayJobWatch:
         pause_s = _FIRST_PAUSE_S
         while time.monotonic() - self._looked_at < _IDLE_SECONDS:
             try:
+                asked_at = time.monotonic()
                 listed, version = self._api.find(MANAGED)
                 with self._lock:
-                    self._jobs = {job["metadata"]["name"]: job for job in listed}
+                    noted = {name for name, at in self._noted_at.items() if at >= asked_at}
+                    kept = {name: job for name, job in self._jobs.items() if name in noted}
+                    self._jobs = {**{job["metadata"]["name"]: job for job in listed}, **kept}
+                    self._noted_at = {name: self._noted_at[name] for name in noted}
                 self._error, pause_s = None, _FIRST_PAUSE_S
                 self._has_listed.set()
                 for event, job in self._api.watch(MANAGED, version):

@@ -25,6 +25,9 @@ _HOLD = f"{_OWN}/hold-"
 _QUEUE = "kueue.x-k8s.io/queue-name"
 #: Seconds for which the cluster stays after its job: for a look at the job's log.
 _TTL_SECONDS = 120
+#: Seconds after which a cluster ends that has no job yet: its task may be gone, and one that still waits has
+#: another made.
+_MOST_SECONDS = 3600
 #: Seconds that KubeRay has to note the job, once it is submitted.
 _NOTE_SECONDS = 60
 
@@ -34,7 +37,9 @@ RayJob = Mapping[str, Any]
 def to_ray_job(order: Order, holder: Holder) -> dict[str, Any]:
     blueprint = order.blueprint
     lifetime = math.ceil(blueprint.lifetime)
-    waits = lifetime if blueprint.name else min(lifetime, math.ceil(order.queue_s) + _NOTE_SECONDS)
+    waits = (
+        lifetime if blueprint.name else min(lifetime, math.ceil(order.queue_s) + _NOTE_SECONDS, _MOST_SECONDS)
+    )
     labels = {"app.kubernetes.io/managed-by": _OWN, _DIGEST: blueprint.digest}
     if blueprint.name is None:
         labels[_TASK] = hash_of(holder.task)

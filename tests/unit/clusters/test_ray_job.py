@@ -22,7 +22,8 @@ def test_kuberay_ends_a_cluster_that_nobody_uses_by_itself() -> None:
     assert spec["submissionMode"] == "InteractiveMode"
     assert spec["backoffLimit"] == 0
     assert spec["shutdownAfterJobFinishes"]
-    assert (spec["preRunningDeadlineSeconds"], spec["activeDeadlineSeconds"]) == (3660, 6 * 3600)
+    assert (spec["preRunningDeadlineSeconds"], spec["activeDeadlineSeconds"]) == (3600, 6 * 3600)
+    assert job_of(queue_s=600)["spec"]["preRunningDeadlineSeconds"] == 660
 
 
 def test_cluster_that_tasks_share_never_has_a_job_and_ends_with_its_lifetime() -> None:

@@ -31,6 +31,7 @@ from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
 )
+from airflow_provider_raydatallm.processor.store.versions import read_version
 
 #: Answered rows whose places in the input are looked up at once.
 _ROWS = 1 << 20
@@ -101,8 +102,7 @@ def _positions(folders: SliceFolders, staged: StagedVersion, plan: Plan, numbers
 
 def _published(folders: SliceFolders, staged: StagedVersion, plan: Plan) -> Spans:
     """Returns the rows whose answers were taken over from the published version."""
-    checkpoint = Checkpoint(folders.metadata, staged.version.question, staged.follows or None)
-    answered = checkpoint.read_ledger(plan).rows
-    ranges = answered.filter(answered.carried).ranges
-    ranges = ranges[ranges.units >= 0]
-    return merge_spans(position(ranges.units[:, None], np.column_stack([ranges.starts, ranges.stops])))
+    number = staged.version.body.get("takes_over", staged.follows)  # documents of earlier builds have none
+    base = read_version(folders.metadata, number) if number else None
+    answered = Checkpoint(folders.metadata, staged.version.question, base).read_ledger(plan).rows
+    return answered.filter(answered.carried).spans()

@@ -185,6 +185,7 @@ class Staging:
             "quarantine": [asdict(p.quarantine) for p in parts if p.quarantine],
             "plan": plan_name,
             "question": self.checkpoint.question,
+            "takes_over": self.checkpoint.base.number if self.checkpoint.base is not None else None,
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
             **counted(self.job, self.fields, totals, self.checkpoint.carried_over()),

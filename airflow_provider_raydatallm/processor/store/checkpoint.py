@@ -30,10 +30,10 @@ from airflow_provider_raydatallm.processor.store.file_names import (
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.ledger import (
     SET_ASIDE,
-    AskedRows,
     Fragments,
     Ledger,
     MissingRows,
+    OldRows,
     RowRanges,
     RowStates,
     holds_finished_rows,
@@ -43,8 +43,10 @@ from airflow_provider_raydatallm.processor.store.ledger import (
 )
 from airflow_provider_raydatallm.processor.store.rejections import Rejection, read_rejections
 from airflow_provider_raydatallm.processor.store.spans import merge_spans
+from airflow_provider_raydatallm.processor.store.versions import Version
 
 _COST = TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)], config=ConfigDict(strict=True))
+_NO_SPANS = np.empty((0, 2), np.int64)
 #: In the document of a plan, beside the plan: the arguments that decide answers.
 ASKED = "asked"
 
@@ -152,21 +154,24 @@ class Checkpoint:
     being asked again, also that version (`version_policy.Mode`).
 
     :param base: the version whose rows are taken over, if any. They lie beside those that runs of this
-        question answered, which count for it whatever version it follows.
+        question answered. Of what was there when it was published, only rows that it has not count.
     """
 
-    def __init__(self, store: Store, question: str, base: int | None = None) -> None:
+    def __init__(self, store: Store, question: str, base: Version | None = None) -> None:
         self.store = store
         self.question = question
         self.base = base
+        self._of_probe = False
         self.folder = f"{CHECKPOINT}/{question}"
         #: Where it says which rows a person had asked again.
         self._decisions = self.folder
 
     def of_probe(self, name: str) -> Checkpoint:
         """The folder of rows that are asked beside the slice's, within this one: it goes when this one does.
-        Rows of the slice that a person had asked again are asked again as such, too."""
-        checkpoint = Checkpoint(self.store, f"{self.question}/{name}")
+        Rows of the slice that a person had asked again are asked again as such, too. Nothing counts that was
+        there when the version was published whose rows are taken over: other answers were asked with it."""
+        checkpoint = Checkpoint(self.store, f"{self.question}/{name}", self.base)
+        checkpoint._of_probe = True
         checkpoint._decisions = self.folder
         return checkpoint
 
@@ -202,8 +207,38 @@ class Checkpoint:
         names = self.store.names(self.folder)
         decisions = names if self._decisions == self.folder else self.store.names(self._decisions)
         rejections = read_rejections(self.store, self._decisions, decisions)
-        asked_again = [_asked_rows(rejection, units) for _, rejection in rejections if rejection.rows]
-        return read_ledger(names, units, read_ranges, self.base, retry=retry, asked_again=asked_again)
+        base = self.base.number if self.base is not None else None
+        return read_ledger(
+            names,
+            units,
+            read_ranges,
+            base,
+            retry=retry,
+            asked_again=[_asked_rows(rejection, units) for _, rejection in rejections if rejection.rows],
+            before_base=self._before_base(plan, units),
+        )
+
+    def _before_base(self, plan: Plan, units: Mapping[str, int]) -> OldRows | None:
+        """Returns the rows that do not count as they were answered when the version was published whose rows
+        are taken over; None where none are."""
+        if self.base is None:
+            return None
+        rows = {unit.id: unit.rows for unit in plan.units} if self._of_probe else self.rows_of_base
+        if not rows.keys() <= units.keys():
+            return None
+        spans = [position(units[unit], np.array([[0, count]])) for unit, count in rows.items() if count]
+        return OldRows(self.base.epoch, merge_spans(np.concatenate([_NO_SPANS, *spans])))
+
+    @cached_property
+    def rows_of_base(self) -> Mapping[str, int]:
+        """Of the units of the version whose rows are taken over; nothing where its plan is gone or
+        damaged."""
+        assert self.base is not None
+        try:
+            units = Plan.from_json(plan_document(self.store, self.base.plan)).units
+        except ValueError:
+            return {}
+        return {unit.id: unit.rows for unit in units}
 
     @property
     def rejections(self) -> int:
@@ -230,11 +265,12 @@ class Checkpoint:
         self.store.create_document(self._carried_over_name, body)
 
     def costs(self) -> dict[int, float]:
-        """What runs spent, by the epochs of their leases. Of one that kept nothing that can be read, nothing
-        is known."""
+        """What runs spent since the version was published whose rows are taken over, if any, by the epochs of
+        their leases. Of one that kept nothing that can be read, nothing is known."""
         kept = {}
+        published = self.base.epoch if self.base is not None else 0
         for name in self.store.names(self.folder):
-            if (epoch := epoch_of_cost(name)) is not None:
+            if (epoch := epoch_of_cost(name)) is not None and epoch > published:
                 with contextlib.suppress(CorruptFileError, pydantic.ValidationError):
                     kept[epoch] = _COST.validate_python(self.store.read_document(f"{self.folder}/{name}"))
         return kept
@@ -244,7 +280,8 @@ class Checkpoint:
 
     @property
     def _carried_over_name(self) -> str:
-        return f"{self.folder}/carried-over-{self.base:06}.json"
+        assert self.base is not None
+        return f"{self.folder}/carried-over-{self.base.number:06}.json"
 
 
 def _are_totals(body: Any) -> bool:
@@ -258,14 +295,14 @@ def _are_totals(body: Any) -> bool:
     )
 
 
-def _asked_rows(rejection: Rejection, units: Mapping[str, int]) -> AskedRows:
+def _asked_rows(rejection: Rejection, units: Mapping[str, int]) -> OldRows:
     """:param units: plan indices by unit id."""
     spans = [
         position(units[unit], np.array(offsets, np.int64).reshape(-1, 2))
         for unit, offsets in rejection.rows.items()
         if unit in units
     ]
-    return AskedRows(rejection.last_epoch, merge_spans(np.concatenate([np.empty((0, 2), np.int64), *spans])))
+    return OldRows(rejection.last_epoch, merge_spans(np.concatenate([_NO_SPANS, *spans])))
 
 
 def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
@@ -35,7 +34,7 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import read_staged, staged_names
-from tests.support import stub_engine
+from tests.support.counting_model import CountingModel as Model
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
 from tests.support.slice_files import shown
@@ -43,34 +42,6 @@ from tests.support.slice_files import shown
 N = 60
 HOLD = {"of": "truncated", "max": 0.0, "then": "hold"}
 CUT = "answer_finish_reason = 'length'"
-
-
-class Model:
-    """Cuts the answers to every fifth row, and says which time it is asked. Fails of every 20th row."""
-
-    def __init__(self, cuts: Callable[[int], bool] = lambda n: n % 5 == 0) -> None:
-        self.asked: Counter[int] = Counter()
-        self.cuts = cuts
-        self.fails: Callable[[int], bool] = lambda n: n % 20 == 7
-
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        rows = [int(json.loads(text)["messages"][-1]["content"]) for text in batch["__request"].to_pylist()]
-        self.asked.update(rows)
-        answers = stub_engine.answer(batch)
-        errors = ["broken" if self.fails(n) else None for n in rows]
-        texts = [
-            None if error else f"{n}, asked {self.asked[n]}" for n, error in zip(rows, errors, strict=True)
-        ]
-        values = {
-            "text": texts, "error": errors, "error_type": [error and "Broken" for error in errors],
-            "finish_reason": ["length" if self.cuts(n) else "stop" for n in rows],
-        }  # fmt: skip
-        for name, of_rows in values.items():
-            field = answers.schema.field(name)
-            answers = answers.set_column(
-                answers.schema.get_field_index(name), field, pa.array(of_rows, field.type)
-            )
-        return answers
 
 
 @pytest.fixture
@@ -384,6 +355,26 @@ def test_published_answers_that_were_taken_over_stay(job: SliceJob, tmp_path: Pa
     assert ask_again_for_people(job.address, name, "n < 50 OR n = 100") == (name, 1)
     publish_approved(more, held(more, cluster))
     assert published(job) == {**expected(lambda n: False), 100: "100, asked 2", 101: "101, asked 1"}
+
+
+def test_rows_that_a_run_answered_anew_are_asked_again_though_others_were_taken_over_before(
+    job: SliceJob, tmp_path: Path
+) -> None:
+    """By an extension that was killed, of which all rows were answered again instead."""
+    model = Model(lambda n: False)
+    cluster = InProcess(answer=model)
+    run(job, cluster)
+    pq.write_table(pa.table({"n": [100, 101]}), tmp_path / "in" / "9.parquet")
+    cluster.before_batch = killed
+    with pytest.raises(KilledError):
+        run(changed(job, rerun__on_input_change="extend"), cluster)
+    cluster.before_batch = lambda batch: None
+    model.cuts = lambda n: n in (5, 10, 100)
+    anew = changed(job, rerun__on_input_change="recompute")
+    name = held(anew, cluster)
+    assert ask_again_for_people(job.address, name, CUT) == (name, 3)
+    model.cuts = lambda n: False
+    assert (run(anew, cluster).counts.truncated, cluster.answered) == (0, N + N + 2 + 3)
 
 
 def test_rejected_answers_are_published_by_no_version_with_other_columns_beside_them(job: SliceJob) -> None:

@@ -239,7 +239,7 @@ def test_rows_that_are_asked_again_count_only_as_later_runs_answered_them(
 ) -> None:
     asked = {0: first, 1: second}
     spans_of = [ledger.position(unit, np.array(of, np.int64).reshape(-1, 2)) for unit, of in asked.items()]
-    again = ledger.AskedRows(2, spans.merge_spans(np.concatenate(spans_of)))
+    again = ledger.OldRows(2, spans.merge_spans(np.concatenate(spans_of)))
     before = ledger_of(fragments, [("rows", carried)]).rows
     after = before.set_aside(again)
     assert (after.names, len(after.ends)) == (before.names, len(before.ends))

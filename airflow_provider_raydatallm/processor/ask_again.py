@@ -104,5 +104,6 @@ def _published(folders: SliceFolders, staged: StagedVersion, plan: Plan) -> Span
     """Returns the rows whose answers were taken over from the published version."""
     number = staged.version.body.get("takes_over", staged.follows)  # documents of earlier builds have none
     base = read_version(folders.metadata, number) if number else None
-    answered = Checkpoint(folders.metadata, staged.version.question, base).read_ledger(plan).rows
+    ledger, _ = Checkpoint(folders.metadata, staged.version.question, base).read_ledger(plan)
+    answered = ledger.rows
     return answered.filter(answered.carried).spans()

@@ -361,6 +361,7 @@ class BuildRun:
             build.plan,
             build.checkpoint,
             state.ledger,
+            state.honoured,
             published,
             build.table,
             build.number,

@@ -57,7 +57,7 @@ class CheckpointState:
 
     `max_attempts`: failures that put a row into quarantine; those before the epoch `failed_since` do not
     count. `repair`: how often a row with an invalid answer is asked again. `unasked`: rows that are not to be
-    answered; None: all are.
+    answered; None: all are. `honoured`: the decisions of people by which some are asked again.
     """
 
     plan: Plan
@@ -66,6 +66,7 @@ class CheckpointState:
     failed_since: int = 0
     repair: int = 0
     unasked: Fragments | None = None
+    honoured: tuple[str, ...] = ()
 
     @property
     def has_rejected_answers(self) -> bool:
@@ -192,8 +193,11 @@ class Checkpoint:
         name = f"{self.folder}/plan-{plan.input_hash}-{types}.json"
         self.store.create_document(name, {**plan.to_json(), ASKED: asked})
 
-    def read_ledger(self, plan: Plan, *, retry: bool = False) -> Ledger:
-        """:param retry: whether rows that are in quarantine are asked again."""
+    def read_ledger(self, plan: Plan, *, retry: bool = False) -> tuple[Ledger, tuple[str, ...]]:
+        """Returns also the decisions of people by which some of its rows are asked again.
+
+        :param retry: whether rows that are in quarantine are asked again.
+        """
         units = {unit.id: index for index, unit in enumerate(plan.units)}
 
         def read_ranges(name: str) -> RowRanges | None:
@@ -205,18 +209,21 @@ class Checkpoint:
                 return None
 
         names = self.store.names(self.folder)
-        decisions = names if self._decisions == self.folder else self.store.names(self._decisions)
-        rejections = read_rejections(self.store, self._decisions, decisions)
+        beside = names if self._decisions == self.folder else self.store.names(self._decisions)
+        rejections = [
+            (name, one) for name, one in read_rejections(self.store, self._decisions, beside) if one.rows
+        ]
         base = self.base.number if self.base is not None else None
-        return read_ledger(
+        ledger = read_ledger(
             names,
             units,
             read_ranges,
             base,
             retry=retry,
-            asked_again=[_asked_rows(rejection, units) for _, rejection in rejections if rejection.rows],
+            asked_again=[_asked_rows(rejection, units) for _, rejection in rejections],
             before_base=self._before_base(plan, units),
         )
+        return ledger, tuple(rejection.decision_on(name) for name, rejection in rejections)
 
     def _before_base(self, plan: Plan, units: Mapping[str, int]) -> OldRows | None:
         """Returns the rows that do not count as they were answered when the version was published whose rows

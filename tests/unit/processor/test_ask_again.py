@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import slice_run
 from airflow_provider_raydatallm.processor.__main__ import main as decide
 from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
+from airflow_provider_raydatallm.processor.build_run import BuildRun
 from airflow_provider_raydatallm.processor.earlier_answers import NotKept, find_earlier
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.gates.sql import open_query, rows_where
@@ -32,6 +33,7 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
     publish_approved,
 )
 from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.rejections import is_rejected
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import read_staged, staged_names
 from tests.support.counting_model import CountingModel as Model
@@ -390,6 +392,83 @@ def test_rejected_answers_are_published_by_no_version_with_other_columns_beside_
     report = run(changed(plain, quality__gates=[]), cluster)
     assert (report.outcome, cluster.answered - N) == ("published", 12)
     assert published(job) == expected(is_cut)
+
+
+@pytest.mark.parametrize("then", ["approval", "next run"])
+def test_rejected_answers_are_published_by_no_version_that_was_staged_after_the_rejected_one(
+    job: SliceJob, then: str
+) -> None:
+    model = Model()
+    cluster = InProcess(answer=model)
+    plain = changed(job, publish__details=[])
+    first = held(plain, cluster)
+    second = held(job, cluster)
+    assert ask_again_for_people(job.address, first, "n % 5 = 0") == (first, 12)
+    if then == "approval":
+        with pytest.raises(SliceError, match=f"{second} of .* was rejected: its answers"):
+            publish_approved(job, second)
+    model.cuts = lambda n: False
+    assert run(changed(job, quality__gates=[]), cluster).outcome == "published"
+    assert (published(job), cluster.answered) == (expected(is_cut), N + 12)
+
+
+def test_rejected_answers_are_published_with_no_other_rows_that_a_killed_run_staged(
+    job: SliceJob, tmp_path: Path
+) -> None:
+    """The gate holds the slice's rows, and lets the same pass among more."""
+    model = Model(lambda n: is_cut(n) and n < N)
+    cluster = InProcess(answer=model)
+    few = {"of": "truncated", "max": 0.1, "then": "hold"}
+    grows = changed(job, rerun__on_input_change="recompute", quality__gates=[few])
+    name = held(grows, cluster)
+    pq.write_table(pa.table({"n": range(1001, 1101)}), tmp_path / "in" / "9.parquet")
+    with pytest.raises(KilledError):
+        slice_run.run_slice(grows, lambda progress: None, cluster, before_commit=killed)
+    ask_again_for_people(job.address, name, CUT)
+    model.cuts = lambda n: False
+    assert (run(grows, cluster).counts.truncated, cluster.answered) == (0, N + 100 + 12)
+
+
+@pytest.mark.parametrize("at", ["probes", "commit", "put"])
+def test_run_publishes_no_answers_of_a_version_that_was_rejected_meanwhile(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    model = Model()
+    cluster = InProcess(answer=model)
+    name = held(changed(job, publish__details=[]), cluster)
+    where, step = {
+        "probes": (BuildRun, "stage"), "commit": (commits, "_confirm_columns"), "put": (commits, "_put")
+    }[at]  # fmt: skip
+    real = getattr(where, step)
+
+    def reject_first(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(where, step, real)
+        ask_again_for_people(job.address, name, "n % 5 = 0")
+        model.cuts = lambda n: False
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(where, step, reject_first)
+    report = run(changed(job, quality__gates=[]), cluster)
+    assert (report.outcome, cluster.answered) == ("published", N + 12)
+    assert published(job) == expected(is_cut)
+
+
+def test_decision_that_a_version_honours_rejects_it_no_more(job: SliceJob) -> None:
+    """Another one on the same version does."""
+    model = Model()
+    cluster = InProcess(answer=model)
+    first = held(changed(job, publish__details=[]), cluster)
+    ask_again_for_people(job.address, first, "n % 5 = 0")
+    second = held(job, cluster)
+    assert held(job, cluster) == second
+    folders = SliceFolders.open(job.paths)
+    staged = read_staged(folders, second)
+    assert staged is not None
+    document = next(Path(job.paths.metadata).glob(f"checkpoint/*/again-{first}.json"))
+    name = document.relative_to(job.paths.metadata).as_posix()
+    decision = folders.metadata.read_document(name)
+    folders.metadata.put_document(name, {**decision, "condition": "n % 5 = 0 -- once more"})
+    assert is_rejected(folders.metadata, staged)
 
 
 def test_run_publishes_nothing_that_was_rejected_since_it_staged_it(

@@ -103,6 +103,7 @@ class VersionBuild(Build):
                 if not judged.to_report(self.job.slice_path).awaits_person:
                     return self._commit(lease, judged)
                 self._check_waits(judged)
+                self._keep_verdicts(judged)
                 return self._held_report(judged)
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))
@@ -127,7 +128,9 @@ class VersionBuild(Build):
         if self.staged is not None:
             try:
                 self._check_waits(self.staged)
-                return self._pass_gates(self.staged, cluster)
+                judged = self._pass_gates(self.staged, cluster)
+                self._keep_verdicts(judged)
+                return judged
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))
         return self.stage(lease, cluster, keep_days)
@@ -135,6 +138,10 @@ class VersionBuild(Build):
     def _check_waits(self, staged: StagedVersion) -> None:
         accepts_change = self.job.publish.on_schema_change == "accept"
         check_waits(self.folders, self.job.slice_key, staged, accepts_change=accepts_change)
+
+    def _keep_verdicts(self, judged: StagedVersion) -> None:
+        if judged != self.staged:
+            judged.keep_verdicts(self.folders.metadata)
 
     def _held_report(self, staged: StagedVersion) -> Report:
         own = {"outcome": "held", "published_version": None, "staged_version": staged.name}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,21 +14,32 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.hold import HOLD_DAYS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
+from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 from airflow_provider_raydatallm.processor.publish.published import current_report
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_for_people,
     is_in_reach,
     publish_approved,
+    staged_listing,
 )
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import read_staged
+from airflow_provider_raydatallm.processor.store.versions import newest_version
 from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
 
 CUT = answer_with(finish_reason="length")
 EACH = {"of": "rows", "then": "hold"}
 MANY_CUT = {"of": "truncated", "max": 0.5, "then": "hold"}
+
+
+def share(rows: ds.Dataset) -> float:
+    return SHARE["now"]
+
+
+#: What the check says, once its author has mended it.
+SHARE = {"now": 95.0}
 
 
 @pytest.fixture
@@ -39,6 +51,46 @@ def job(tmp_path: Path) -> SliceJob:
 
 def files(job: SliceJob) -> list[Path]:
     return [*Path(job.slice_path).glob("*")]
+
+
+def test_what_a_person_was_shown_last_is_what_the_version_says(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what later slices are compared with."""
+    cluster = InProcess(answer=CUT)
+    own = {"of": f"{__name__}:share", "max": 0.5, "then": "hold"}
+    checked = changed(job, quality__gates=[own])
+    first = run_in_process(checked, cluster)
+    monkeypatch.setitem(SHARE, "now", 0.6)
+    checked = changed(job, quality__gates=[own, MANY_CUT])
+    shown = run_in_process(checked, cluster)
+    assert (shown.staged_version, cluster.answered) == (first.staged_version, 3)
+    said = [f"{__name__}:share is 0.6, above max 0.5", "truncated is 1, above max 0.5"]
+    assert list(map(str, shown.gates or ())) == said
+    folders = SliceFolders.open(job.paths)
+    [listed] = staged_listing(folders)
+    assert [gate["of"] for gate in listed["held_by"]] == [own["of"], "truncated"]
+    assert shown.staged_version is not None
+    assert publish_approved(checked, shown.staged_version).gates == shown.gates
+    version = newest_version(folders.metadata)
+    assert version is not None
+    assert Facts.of_commit(version.body).checks[f"{__name__}:share"] == 0.6
+    assert folders.metadata.names("checkpoint") == []
+
+
+def test_damaged_verdicts_are_told_of_and_a_run_judges_anew(job: SliceJob) -> None:
+    cluster = InProcess(answer=CUT)
+    run_in_process(job, cluster)
+    waits = changed(job, quality__gates=[MANY_CUT])
+    name = run_in_process(waits, cluster).staged_version
+    assert name is not None
+    [verdicts] = Path(job.paths.metadata).glob("checkpoint/*/gates-*.json")
+    verdicts.write_text(verdicts.read_text().replace("truncated", "rows"))
+    with pytest.raises(SliceError, match=r"cannot be published: .*gates-.* is damaged"):
+        publish_approved(waits, name)
+    again = run_in_process(waits, cluster)
+    assert (again.outcome, cluster.answered) == ("held", 3)
+    assert publish_approved(waits, again.staged_version or "").gates == again.gates
 
 
 def test_held_slice_is_published_by_its_approval_which_answers_nothing(job: SliceJob) -> None:

@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, load_plan
 from airflow_provider_raydatallm.processor.store.ledger import position, unit_and_offset
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
+from airflow_provider_raydatallm.processor.store.rejections import find_rejection
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.spans import Spans, count_rows, merge_spans, subtract
 from airflow_provider_raydatallm.processor.store.staged_versions import (
@@ -55,8 +56,9 @@ def ask_again_for_people(of: SliceAddress, name: str | None, condition: str) -> 
 
 
 def ask_again_rejected(job: SliceJob, name: str, condition: str) -> None:
-    """As a person decided, unless somebody has discarded the version before."""
-    if is_known(job, name):
+    """As a person decided, unless that was done before."""
+    done = None if is_known(job, name) else find_rejection(SliceFolders.open(job.paths).metadata, name)
+    if done is None or done.condition != condition:
         ask_again_for_people(job.address, name, condition)
 
 

@@ -116,6 +116,19 @@ def read_rejections(
         yield staged, rejection
 
 
+def find_rejection(metadata: Store, name: str) -> Rejection | None:
+    """Returns what somebody decided of the staged version of that name, which may be gone; None where nobody
+    rejected it, or its rows are gone, too.
+
+    :raises SliceError: when it cannot be read.
+    """
+    for question in metadata.names(CHECKPOINT):
+        found = read_rejections(metadata, f"{CHECKPOINT}/{question}", [rejection_of_staged(name)])
+        for _, rejection in found:
+            return rejection
+    return None
+
+
 def _check_ranges(offsets: Sequence[int]) -> None:
     if any(start >= stop for start, stop in zip(offsets[::2], offsets[1::2], strict=True)):
         raise ValueError("it has a range without rows")

@@ -6,6 +6,7 @@ import contextlib
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import slice_run
 from airflow_provider_raydatallm.processor.__main__ import main as decide
-from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
+from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people, ask_again_rejected
 from airflow_provider_raydatallm.processor.build_run import BuildRun
 from airflow_provider_raydatallm.processor.earlier_answers import NotKept, find_earlier
 from airflow_provider_raydatallm.processor.engines.base import Engine
@@ -30,6 +31,7 @@ from airflow_provider_raydatallm.processor.publish import staged_commands
 from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_for_people,
+    discard_rejected,
     publish_approved,
 )
 from airflow_provider_raydatallm.processor.storage.store import Store
@@ -301,6 +303,32 @@ def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: p
     assert [*Path(job.paths.metadata).glob("checkpoint/*")] == []
     assert run(job, cluster).outcome == "unchanged"
     assert published(job) == expected(lambda n: False)
+
+
+@pytest.mark.parametrize("decision", ["again", "reject"])
+def test_decision_of_a_version_that_was_staged_anew_is_refused_and_rejects_nothing(
+    job: SliceJob, decision: str
+) -> None:
+    """By another task, which looks at more."""
+    cluster = InProcess(answer=Model())
+    first = held(job, cluster)
+    gates = [HOLD, {"of": "median:answer", "max": 100, "then": "hold"}]
+    second = held(changed(job, quality__gates=gates), cluster)
+    decide = partial(ask_again_rejected, condition=CUT) if decision == "again" else discard_rejected
+    with pytest.raises(SliceError, match=rf"no staged version of .* is named '{first}' \(it has: {second}\)"):
+        decide(job, first)
+    publish_approved(job, second)
+    assert published(job) == expected(lambda n: False)
+
+
+def test_condition_on_what_somebody_rejected_otherwise_is_refused(job: SliceJob) -> None:
+    cluster = InProcess(answer=Model())
+    name = held(job, cluster)
+    ask_again_rejected(job, name, CUT)
+    ask_again_rejected(job, name, CUT)  # by a job whose end nobody heard of
+    discard_rejected(job, name)
+    with pytest.raises(SliceError, match=r"no staged version of .* is named"):
+        ask_again_rejected(job, name, "n = 3")
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])

@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.processor.gates.own_checks import open_rows
 from airflow_provider_raydatallm.processor.gates.sql import rows_where
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.carry_over import RowIds, quarantined_rows
+from airflow_provider_raydatallm.processor.publish.commit import check_files
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_as_rejected,
     get_staged,
@@ -49,7 +50,11 @@ def ask_again_for_people(of: SliceAddress, name: str | None, condition: str) -> 
     check_folders(of)
     folders = SliceFolders.open(of.paths)
     staged = get_staged(folders, name)
-    rows = _rows_where(folders, staged, condition)
+    try:
+        rows = _rows_where(folders, staged, condition)
+    except (OSError, pa.ArrowException):
+        check_files(folders, staged)
+        raise
     offsets = {unit: spans.ravel().tolist() for unit, spans in rows.items()}
     discard_as_rejected(folders, staged, condition, offsets)
     return staged.name, sum(map(count_rows, rows.values()))

@@ -224,8 +224,11 @@ def inspect_slice(
         instant=job.slice_instant,
         follows=base,
     )
-    if staged is not None and is_rejected(folders.metadata, staged):
-        if not read_only:  # for who rejected it, and was killed
+    is_retried = job.rerun.retry_quarantined and staged is not None and staged.is_held
+    if staged is not None and (
+        is_rejected(folders.metadata, staged) or (is_retried and staged.version.quarantine)
+    ):
+        if not read_only:  # for who rejected it, and was killed; or to ask rows in quarantine again
             with contextlib.suppress(StagedVersionError):  # published: then it is found there
                 discard(folders, staged)
             return inspect_slice(job, folders, last_seen_version, earlier_build, progress)

@@ -24,6 +24,7 @@ from airflow_provider_raydatallm.processor.publish.commit import (
     OtherColumnsError,
     SupersededError,
     UnusableError,
+    check_files,
     check_waits,
     commit,
     discard,
@@ -150,7 +151,8 @@ class VersionBuild(Build):
     def _pass_gates(self, staged: StagedVersion, cluster: Cluster) -> StagedVersion:
         """Returns what an earlier run staged, with what the gates of now say: they may be others than then.
 
-        :raises UnusableError: when it lacks what they look at, or lost more rows than it may now.
+        :raises UnusableError: when it lacks what they look at, its files too, or lost more rows than it may
+            now.
         :raises SliceError: when they stop it.
         """
         try:
@@ -166,8 +168,12 @@ class VersionBuild(Build):
         lost = [told.counts.get(name) or 0 for name in ("quarantined", "invalid_output")]
         if exceeded := exceeded_limit(self.job, told.planned, *lost):
             raise UnusableError(f"{staged.name} lost more rows than quality.{exceeded[0]}: it is staged anew")
-        rejections = self.checkpoint.rejections
-        slice_ = replace(told, checks=self.check_rows(cluster, files), rejections=rejections)
+        try:
+            checks = self.check_rows(cluster, files)
+        except Exception:
+            check_files(self.folders, staged)
+            raise
+        slice_ = replace(told, checks=checks, rejections=self.checkpoint.rejections)
         return staged.with_gates(pass_gates(self.job, slice_))
 
     def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:

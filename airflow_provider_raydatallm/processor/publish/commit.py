@@ -100,7 +100,7 @@ def commit(
         _check_not_rejected(folders, staged)
         _check_slice_of(slice_key, staged)
         _check_epoch(folders, staged)
-        _check_files(folders, staged)
+        check_files(folders, staged)
     _confirm_columns(folders, slice_key, staged, known, accepts_change=accepts_change)
     version = _put(folders, staged, staged.number, lease) if known is not None else None
     others = None
@@ -134,7 +134,7 @@ def check_waits(
     _check_slice_of(slice_key, staged)
     _check_not_rejected(folders, staged)
     _check_epoch(folders, staged)
-    _check_files(folders, staged)
+    check_files(folders, staged)
     _confirm_columns(folders, slice_key, staged, None, accepts_change=accepts_change, is_published=False)
     if _decide(folders, staged) != staged.number:
         raise UnusableError(
@@ -293,7 +293,7 @@ def _check_epoch(folders: SliceFolders, staged: StagedVersion) -> None:
         )
 
 
-def _check_files(folders: SliceFolders, staged: StagedVersion) -> None:
+def check_files(folders: SliceFolders, staged: StagedVersion) -> None:
     """
     :raises UnusableError: when its plan or a staged file is gone, or a file has other content.
     :raises SupersededError: when that is since another version was published.

@@ -42,7 +42,7 @@ from airflow_provider_raydatallm.processor.store.ledger import (
     row_states,
 )
 from airflow_provider_raydatallm.processor.store.rejections import Rejection, read_rejections
-from airflow_provider_raydatallm.processor.store.spans import merge_spans
+from airflow_provider_raydatallm.processor.store.spans import Spans, merge_spans
 from airflow_provider_raydatallm.processor.store.versions import Version
 
 _COST = TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)], config=ConfigDict(strict=True))
@@ -154,14 +154,18 @@ class Checkpoint:
     """The folder of one question: a fingerprint, and for versions that differ from what they follow only by
     being asked again, also that version (`version_policy.Mode`).
 
+    :param is_forced: whether all rows are asked again where a person rejected their answers.
     :param base: the version whose rows are taken over, if any. They lie beside those that runs of this
         question answered. Of what was there when it was published, only rows that it has not count.
     """
 
-    def __init__(self, store: Store, question: str, base: Version | None = None) -> None:
+    def __init__(
+        self, store: Store, question: str, base: Version | None = None, *, is_forced: bool = False
+    ) -> None:
         self.store = store
         self.question = question
         self.base = base
+        self._is_forced = is_forced
         self._of_probe = False
         self.folder = f"{CHECKPOINT}/{question}"
         #: Where it says which rows a person had asked again.
@@ -171,7 +175,7 @@ class Checkpoint:
         """The folder of rows that are asked beside the slice's, within this one: it goes when this one does.
         Rows of the slice that a person had asked again are asked again as such, too. Nothing counts that was
         there when the version was published whose rows are taken over: other answers were asked with it."""
-        checkpoint = Checkpoint(self.store, f"{self.question}/{name}", self.base)
+        checkpoint = Checkpoint(self.store, f"{self.question}/{name}", self.base, is_forced=self._is_forced)
         checkpoint._of_probe = True
         checkpoint._decisions = self.folder
         return checkpoint
@@ -210,9 +214,12 @@ class Checkpoint:
 
         names = self.store.names(self.folder)
         beside = names if self._decisions == self.folder else self.store.names(self._decisions)
-        rejections = [
-            (name, one) for name, one in read_rejections(self.store, self._decisions, beside) if one.rows
-        ]
+        found = list(read_rejections(self.store, self._decisions, beside))
+        rejections = [(name, one) for name, one in found if one.rows]
+        asked_again = [OldRows(one.last_epoch, _asked_spans(one, units)) for _, one in rejections]
+        if self._is_forced:
+            all_rows = _spans({unit.id: unit.rows for unit in plan.units}, units)
+            asked_again += [OldRows(one.last_epoch, all_rows) for _, one in found if not one.rows]
         base = self.base.number if self.base is not None else None
         ledger = read_ledger(
             names,
@@ -220,7 +227,7 @@ class Checkpoint:
             read_ranges,
             base,
             retry=retry,
-            asked_again=[_asked_rows(rejection, units) for _, rejection in rejections],
+            asked_again=asked_again,
             before_base=self._before_base(plan, units),
         )
         return ledger, tuple(rejection.decision_on(name) for name, rejection in rejections)
@@ -231,10 +238,7 @@ class Checkpoint:
         if self.base is None:
             return None
         rows = {unit.id: unit.rows for unit in plan.units} if self._of_probe else self.rows_of_base
-        if not rows.keys() <= units.keys():
-            return None
-        spans = [position(units[unit], np.array([[0, count]])) for unit, count in rows.items() if count]
-        return OldRows(self.base.epoch, merge_spans(np.concatenate([_NO_SPANS, *spans])))
+        return OldRows(self.base.epoch, _spans(rows, units)) if rows.keys() <= units.keys() else None
 
     @cached_property
     def rows_of_base(self) -> Mapping[str, int]:
@@ -249,8 +253,12 @@ class Checkpoint:
 
     @property
     def rejections(self) -> int:
-        """How often a person rejected its answers, and had no row asked again."""
-        return sum(not rejection.rows for _, rejection in read_rejections(self.store, self.folder))
+        """How often a person rejected its answers, and no row was asked again."""
+        return (
+            0
+            if self._is_forced
+            else sum(not rejection.rows for _, rejection in read_rejections(self.store, self.folder))
+        )
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
@@ -302,14 +310,24 @@ def _are_totals(body: Any) -> bool:
     )
 
 
-def _asked_rows(rejection: Rejection, units: Mapping[str, int]) -> OldRows:
+def _spans(rows: Mapping[str, int], units: Mapping[str, int]) -> Spans:
+    """Of all rows of units.
+
+    :param rows: of each, by its id.
+    :param units: plan indices by unit id.
+    """
+    spans = [position(units[unit], np.array([[0, count]])) for unit, count in rows.items() if count]
+    return merge_spans(np.concatenate([_NO_SPANS, *spans]))
+
+
+def _asked_spans(rejection: Rejection, units: Mapping[str, int]) -> Spans:
     """:param units: plan indices by unit id."""
     spans = [
         position(units[unit], np.array(offsets, np.int64).reshape(-1, 2))
         for unit, offsets in rejection.rows.items()
         if unit in units
     ]
-    return OldRows(rejection.last_epoch, merge_spans(np.concatenate([_NO_SPANS, *spans])))
+    return merge_spans(np.concatenate([_NO_SPANS, *spans]))
 
 
 def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan | None:

@@ -321,6 +321,19 @@ def test_decision_of_a_version_that_was_staged_anew_is_refused_and_rejects_nothi
     assert published(job) == expected(lambda n: False)
 
 
+def test_condition_on_a_version_that_another_one_replaced_is_refused(
+    job: SliceJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = InProcess(answer=Model())
+    job = changed(job, rerun__on_config_change="recompute")
+    held(job, cluster)
+    run(changed(job, prompt="0{n}", quality__gates=[]), cluster)
+    assert main(["discard", job.output_path, job.slice_key, "--again", CUT]) == 1
+    told = capsys.readouterr().err
+    assert "another version was published since: it cannot be published any more" in told
+    assert "Traceback" not in told
+
+
 def test_condition_on_what_somebody_rejected_otherwise_is_refused(job: SliceJob) -> None:
     cluster = InProcess(answer=Model())
     name = held(job, cluster)

@@ -27,7 +27,7 @@ from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import read_staged
 from airflow_provider_raydatallm.processor.store.versions import newest_version
-from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
+from tests.support.in_process import InProcess, answer_fixed, answer_with, changed, job_of, run_in_process
 
 CUT = answer_with(finish_reason="length")
 EACH = {"of": "rows", "then": "hold"}
@@ -91,6 +91,60 @@ def test_damaged_verdicts_are_told_of_and_a_run_judges_anew(job: SliceJob) -> No
     again = run_in_process(waits, cluster)
     assert (again.outcome, cluster.answered) == ("held", 3)
     assert publish_approved(waits, again.staged_version or "").gates == again.gates
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_held_slice_whose_files_are_lost_is_staged_anew_whatever_looks_at_them(
+    job: SliceJob, damage: str
+) -> None:
+    cluster = InProcess()
+    checked = changed(job, quality__gates=[EACH, {"of": "sql:SELECT count(*) FROM answers", "min": 1}])
+    first = run_in_process(checked, cluster)
+    for file in Path(job.paths.staging, "staged", first.staged_version or "").iterdir():
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:100])
+    again = run_in_process(checked, cluster)
+    assert (again.outcome, again.staged_version != first.staged_version) == ("held", True)
+    assert cluster.answered == 3
+
+
+def test_retry_asks_rows_in_quarantine_of_a_slice_that_waits_again(job: SliceJob) -> None:
+    cluster = InProcess()
+    lossy = changed(job, quality__max_quarantine=1, prompt="fail {name}")
+    first = run_in_process(lossy, cluster)
+    assert (first.outcome, first.counts.quarantined) == ("held", 3)
+    cluster.answer = answer_fixed
+    retried = run_in_process(changed(lossy, rerun__retry_quarantined=True), cluster)
+    assert (retried.outcome, retried.counts.quarantined, cluster.answered) == ("held", 0, 6)
+    assert run_in_process(changed(lossy, rerun__retry_quarantined=True)).staged_version == (
+        retried.staged_version
+    )
+    assert publish_approved(lossy, retried.staged_version or "").counts.succeeded == 3
+
+
+def test_force_answers_what_a_person_rejected_again(job: SliceJob) -> None:
+    """Once, and then waits for what the gates say of these answers."""
+    cluster = InProcess(batch=1)
+    forced = changed(job, rerun__force=True, quality__repeat=2)
+    run_in_process(forced, cluster)
+    discard_for_people(job.address, None)
+    answered = cluster.answered
+
+    def die(batch: pa.Table) -> None:
+        if cluster.answered == answered + 1:
+            raise KeyboardInterrupt
+
+    cluster.before_batch = die
+    with pytest.raises(KeyboardInterrupt):
+        run_in_process(forced, cluster)
+    cluster.before_batch = lambda batch: None
+    report = run_in_process(forced, cluster)
+    assert cluster.answered == 2 * answered
+    assert [gate.of for gate in report.gates or ()] == ["rows"]
+    assert run_in_process(forced, cluster).staged_version == report.staged_version
+    assert cluster.answered == 2 * answered
 
 
 def test_held_slice_is_published_by_its_approval_which_answers_nothing(job: SliceJob) -> None:

@@ -173,7 +173,8 @@ class VersionBuild(Build):
         except Exception:
             check_files(self.folders, staged)
             raise
-        slice_ = replace(told, checks=checks, rejections=self.checkpoint.rejections)
+        rejections = self.checkpoint.rejections(staged.version.body.get("honoured") or ())
+        slice_ = replace(told, checks=checks, rejections=rejections)
         return staged.with_gates(pass_gates(self.job, slice_))
 
     def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:

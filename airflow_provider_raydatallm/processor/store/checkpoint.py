@@ -8,7 +8,7 @@ gets. Damaged files are renamed with a warning; their rows are missing then, and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -214,12 +214,11 @@ class Checkpoint:
 
         names = self.store.names(self.folder)
         beside = names if self._decisions == self.folder else self.store.names(self._decisions)
-        found = list(read_rejections(self.store, self._decisions, beside))
-        rejections = [(name, one) for name, one in found if one.rows]
-        asked_again = [OldRows(one.last_epoch, _asked_spans(one, units)) for _, one in rejections]
-        if self._is_forced:
-            all_rows = _spans({unit.id: unit.rows for unit in plan.units}, units)
-            asked_again += [OldRows(one.last_epoch, all_rows) for _, one in found if not one.rows]
+        rejections = [
+            (name, one)
+            for name, one in read_rejections(self.store, self._decisions, beside)
+            if one.rows or self._is_forced
+        ]
         base = self.base.number if self.base is not None else None
         ledger = read_ledger(
             names,
@@ -227,18 +226,25 @@ class Checkpoint:
             read_ranges,
             base,
             retry=retry,
-            asked_again=asked_again,
+            asked_again=[
+                OldRows(one.last_epoch, _asked_spans(one, units) if one.rows else _all_spans(plan))
+                for _, one in rejections
+            ],
             before_base=self._before_base(plan, units),
         )
-        return ledger, tuple(rejection.decision_on(name) for name, rejection in rejections)
+        return ledger, tuple(one.decision_on(name) for name, one in rejections)
 
     def _before_base(self, plan: Plan, units: Mapping[str, int]) -> OldRows | None:
         """Returns the rows that do not count as they were answered when the version was published whose rows
         are taken over; None where none are."""
         if self.base is None:
             return None
-        rows = {unit.id: unit.rows for unit in plan.units} if self._of_probe else self.rows_of_base
-        return OldRows(self.base.epoch, _spans(rows, units)) if rows.keys() <= units.keys() else None
+        if self._of_probe:
+            return OldRows(self.base.epoch, _all_spans(plan))
+        rows = self.rows_of_base
+        if not rows.keys() <= units.keys():
+            return None
+        return OldRows(self.base.epoch, _spans((units[unit], count) for unit, count in rows.items()))
 
     @cached_property
     def rows_of_base(self) -> Mapping[str, int]:
@@ -251,14 +257,13 @@ class Checkpoint:
             return {}
         return {unit.id: unit.rows for unit in units}
 
-    @property
-    def rejections(self) -> int:
-        """How often a person rejected its answers, and no row was asked again."""
-        return (
-            0
-            if self._is_forced
-            else sum(not rejection.rows for _, rejection in read_rejections(self.store, self.folder))
-        )
+    def rejections(self, honoured: Sequence[str]) -> int:
+        """How often a person rejected its answers, and no row was asked again.
+
+        :param honoured: by these decisions some were, or all.
+        """
+        found = read_rejections(self.store, self.folder)
+        return sum(not one.rows and one.decision_on(name) not in honoured for name, one in found)
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
@@ -310,14 +315,14 @@ def _are_totals(body: Any) -> bool:
     )
 
 
-def _spans(rows: Mapping[str, int], units: Mapping[str, int]) -> Spans:
-    """Of all rows of units.
-
-    :param rows: of each, by its id.
-    :param units: plan indices by unit id.
-    """
-    spans = [position(units[unit], np.array([[0, count]])) for unit, count in rows.items() if count]
+def _spans(rows: Iterable[tuple[int, int]]) -> Spans:
+    """:param rows: of whole units, by their plan indices."""
+    spans = [position(unit, np.array([[0, count]])) for unit, count in rows if count]
     return merge_spans(np.concatenate([_NO_SPANS, *spans]))
+
+
+def _all_spans(plan: Plan) -> Spans:
+    return _spans((index, unit.rows) for index, unit in enumerate(plan.units))
 
 
 def _asked_spans(rejection: Rejection, units: Mapping[str, int]) -> Spans:

@@ -132,6 +132,8 @@ class Fragments:
         starts, stops = (position(ranges.units, offsets) for offsets in (ranges.starts, ranges.stops))
         first = np.searchsorted(edges, starts, "right")
         cuts = np.where(counts_no_more, np.searchsorted(edges, stops) - first, 0)
+        if not (counts_no_more & ((first % 2 == 1) | (cuts > 0))).any():
+            return self
         of = np.repeat(np.arange(len(ranges)), cuts + 1)  # the range that each piece is of
         place = np.arange(len(of)) - np.repeat(np.cumsum(cuts + 1) - (cuts + 1), cuts + 1)
         edges = np.append(edges, 0)  # is indexed, and not taken, where a piece ends as its range does
@@ -457,7 +459,7 @@ def read_ledger(
                 )
 
         collected = {kind: _collect(of_kind, units, read_all) for kind, of_kind in by_kind.items()}
-    if before_base is not None:
+    if before_base is not None and not all(kind.carried.all() for kind in collected.values()):
         answered = collected["rows"].filter(collected["rows"].carried).spans()
         superseded = [before_base, OldRows(LAST_NUMBER, answered)]  # a published answer stays
         collected = {kind: fragments.without(superseded) for kind, fragments in collected.items()}

@@ -143,7 +143,7 @@ class StagedVersion:
 
         :raises CorruptFileError: when the document that says so is damaged.
         """
-        body = metadata.read_document(self._verdicts)
+        body = metadata.read_document(self._verdicts) if self.is_held else None
         if body is None:
             return self
         if not isinstance(body, dict) or body.keys() != {"gates"}:

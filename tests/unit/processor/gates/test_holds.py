@@ -147,6 +147,25 @@ def test_force_answers_what_a_person_rejected_again(job: SliceJob) -> None:
     assert cluster.answered == 2 * answered
 
 
+def test_force_publishes_no_answers_that_a_person_rejected_where_they_were_staged_before(
+    job: SliceJob,
+) -> None:
+    cluster = InProcess()
+    forced = changed(job, rerun__force=True)
+    first = run_in_process(forced, cluster)
+    passes = {"of": "rows", "min": 1, "then": "hold"}
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    more = changed(forced, publish__details=["attempts"], quality__gates=[passes])
+    with pytest.raises(KeyboardInterrupt):
+        run_slice(more, lambda progress: None, cluster, before_commit=die)
+    discard_for_people(job.address, first.staged_version)
+    assert run_in_process(more, cluster).outcome == "published"
+    assert cluster.answered == 6
+
+
 def test_held_slice_is_published_by_its_approval_which_answers_nothing(job: SliceJob) -> None:
     cluster = InProcess()
     report = run_in_process(job, cluster)

@@ -110,6 +110,27 @@ def test_published_answer_stays_whatever_a_later_run_answered_that_was_stopped(j
     assert cluster.answered - asked == N + 2  # rows of the new file count
 
 
+def test_rows_of_another_file_count_that_a_stopped_run_wrote_beside_those_of_the_version(
+    job: SliceJob, tmp_path: Path
+) -> None:
+    model = CountingModel()
+    cluster = InProcess(answer=model, batch=4, flush_every=100)
+    add(job, 101, 102)
+    more = Path(job.input_path, "101.parquet")
+    job = changed(job, quality__max_quarantine=0.5, **EXTEND)
+    stopped(job, cluster)
+    more.rename(tmp_path / "away")
+    model.cuts = lambda n: False
+    run(changed(job, rerun__force=True), cluster)
+    asked = cluster.answered
+    (tmp_path / "away").rename(more)
+    report = run(job, cluster)
+    assert (report.outcome, cluster.answered - asked, report.counts.truncated) == ("published", 0, 0)
+    assert published(job) == {
+        **{n: f"{n}, asked 2" for n in range(N) if n % 20 != 7}, 101: "101, asked 1", 102: "102, asked 1"
+    }  # fmt: skip
+
+
 def test_rows_of_another_file_that_were_there_before_count(job: SliceJob) -> None:
     """A person approves a version while a run over more files is half finished."""
     model = CountingModel(lambda n: False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +13,12 @@ import pytest
 
 from demo.customers import write_customers
 from tests.support.airflow_processes import Airflow
-from tests.support.airflow_rest import Task
+from tests.support.airflow_rest import LIMIT, Task, wait_for
 from tests.support.kube.heads import RealHeads
 from tests.support.kube.operator import RayOperator
 from tests.support.kube.server import Kube
+from tests.support.scene import DAY
+from tests.support.tables import Table
 
 
 @pytest.fixture
@@ -37,6 +39,67 @@ def wait_for_nothing(operator: RayOperator) -> None:
     while left := operator.leftovers():
         assert time.monotonic() < until, left
         time.sleep(0.5)
+
+
+class Made:
+    """A task whose job has answered one batch of four, on a cluster of its own, and is held there."""
+
+    def __init__(self, airflow: Airflow, operator: RayOperator, make_table: Callable[..., Table]) -> None:
+        self.airflow, self.operator, self.table = airflow, operator, make_table(DAY)
+
+    def begin(self, mode: str) -> Task:
+        self.table.hold(DAY, 1)
+        self.task = self.airflow.api.trigger(f"made_{mode}", conf={"table": self.table.name, "slice": DAY})
+        self.table.wait_answered(DAY, 1)
+        if mode == "deferred":
+            self.airflow.api.wait(self.task, "deferred")
+        return self.task
+
+    def end(self) -> None:
+        self.table.release(DAY)
+        assert self.airflow.api.finish(self.task) == "success"
+        wait_for_nothing(self.operator)
+
+    @property
+    def head(self) -> str:
+        [pod] = self.operator.kube.objects("pods")
+        return str(pod["metadata"]["name"])
+
+    @property
+    def state(self) -> str:
+        """KubeRay's word for the cluster."""
+        [job] = self.operator.kube.objects("rayjobs")
+        return str(job["status"]["jobDeploymentStatus"])
+
+
+@pytest.fixture
+def made(airflow: Airflow, operator: RayOperator, make_table: Callable[..., Table]) -> Made:
+    return Made(airflow, operator, make_table)
+
+
+def test_lost_head_costs_the_rows_in_flight_and_leaves_nothing(made: Made, mode: str) -> None:
+    made.begin(mode)
+    made.operator.kill_pod(made.head, "OOMKilled")
+    made.end()
+    assert len(made.table.answered(DAY)) <= 6
+
+
+def test_killed_worker_finds_its_cluster_again(made: Made) -> None:
+    task = made.begin("waiting")
+    made.airflow.worker(task).kill()
+    made.airflow.api.wait(task, "running", try_number=2)
+    made.end()
+    assert len(made.table.answered(DAY)) == 4
+
+
+def test_marked_task_frees_its_gpus(made: Made) -> None:
+    task = made.begin("deferred")
+    made.airflow.api.mark(task, "failed")
+    made.table.release(DAY)
+    wait_for(lambda: made.state == "Complete" or None, LIMIT, "the job to end", lambda: made.state)
+    made.operator.kube.store.pass_time(300)  # KubeRay's, which ends the cluster without Airflow
+    heads = made.operator.heads
+    wait_for(lambda: not heads.living() or None, LIMIT, "the cluster to end", heads.living)
 
 
 def test_slice_is_answered_on_a_cluster_that_comes_and_goes_with_it(

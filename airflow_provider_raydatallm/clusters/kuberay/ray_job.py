@@ -37,9 +37,9 @@ RayJob = Mapping[str, Any]
 def to_ray_job(order: Order, holder: Holder) -> dict[str, Any]:
     blueprint = order.blueprint
     lifetime = math.ceil(blueprint.lifetime)
-    waits = (
-        lifetime if blueprint.name else min(lifetime, math.ceil(order.queue_s) + _NOTE_SECONDS, _MOST_SECONDS)
-    )
+    waits = lifetime
+    if blueprint.name is None:
+        waits = min(lifetime, math.ceil(order.queue_s) + _NOTE_SECONDS, _MOST_SECONDS)
     labels = {"app.kubernetes.io/managed-by": _OWN, _DIGEST: blueprint.digest}
     if blueprint.name is None:
         labels[_TASK] = hash_of(holder.task)

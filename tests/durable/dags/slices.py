@@ -26,6 +26,14 @@ from airflow_provider_raydatallm.task.airflow_features import HAS_EVENT_PARTITIO
 
 ROOT, ENGINES = os.environ["DURABLE_ROOT"], os.environ["DURABLE_ENGINES"].split(os.pathsep)
 MODES: dict[str, dict[str, Any]] = {"waiting": {"deferrable": False}, "deferred": {"deferrable": True}}
+_CONTAINER = {"name": "ray", "image": "rayproject/ray:2.60.0"}
+#: A Ray cluster of one node.
+HEAD = {
+    "apiVersion": "ray.io/v1", "kind": "RayCluster",
+    "spec": {"rayVersion": "2.60.0", "headGroupSpec": {
+        "rayStartParams": {"num-cpus": "8"}, "template": {"spec": {"containers": [_CONTAINER]}},
+    }},
+}  # fmt: skip
 REVIEWED = {"gates": [{"of": "rows", "then": "hold"}]}
 #: DAGs that a person triggers, each with something of its own.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -70,6 +78,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     # Nobody looks at it.
     "rejected_late": {"quality": {**REVIEWED, "hold": {"reject_after": "20s"}}},
     "approved_late": {"quality": {**REVIEWED, "hold": {"approve_after": "20s"}}},
+    # KubeRay makes a cluster for it.
+    "made": {"ray_conn_id": "ray_kuberay", "cluster": {"template": HEAD, "namespace": "ml"}},
     "once": {"retries": 0, "limits": {"orphan": 60, "reconnect": 5}},
 }
 FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")

@@ -54,7 +54,7 @@ class GoldenFigures(ProbeFigures):
     """A golden row is right when all of its known answers are; one that fails is wrong. The report's other
     sections count none of them.
 
-    hash: of the golden files.
+    hash: of the golden files' content.
     columns: the answers' columns that were compared.
     low: where the accuracy of all such rows begins, with a confidence of 95% (Wilson's interval).
     high: where it ends.

@@ -355,6 +355,36 @@ def test_accuracy_is_shown_beside_that_of_the_slice_before(job: SliceJob) -> Non
     assert str(report.golden) == "2 of 4 golden rows are right: 50.0% (15.0% to 85.0%, 50.0% before)"
 
 
+def test_file_that_is_written_again_with_the_same_content_is_the_same(job: SliceJob) -> None:
+    """As a checkout or an export does, each time."""
+    cluster = Asks()
+    golden = with_golden(job, write(job))
+    stopped(golden, cluster)
+    cluster.texts.clear()
+    Path(write(job)).replace(path := write(job, name="moved.jsonl"))
+    report = run_in_process(with_golden(job, path), cluster)
+    assert (report.outcome, cluster.texts) == ("published", [])
+    gate = [{"of": "golden", "against": 1, "max": 0.1}]
+    later = changed(with_golden(job, write(job)), slice_key="2026-02-01", quality__gates=gate)
+    report = run_in_process(later, cluster)
+    assert report.golden is not None
+    assert report.golden.before == 0.5
+    assert [verdict.slices for verdict in report.gates or ()] == [1]
+    others = changed(later, slice_key="2026-02-02", quality__golden={"path": write(job, GOLDEN[1:])})
+    report = run_in_process(others, cluster)
+    assert report.golden is not None
+    assert report.golden.before is None
+
+
+def test_files_with_the_same_content_have_rows_of_their_own(job: SliceJob, tmp_path: Path) -> None:
+    (tmp_path / "golden").mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        Path(write(job, GOLDEN[:3])).replace(tmp_path / "golden" / name)
+    report = run_in_process(with_golden(job, f"{tmp_path}/golden/"))
+    assert report.golden is not None
+    assert (report.golden.rows, report.golden.correct) == (6, 4)
+
+
 def test_gate_of_golden_rows_stops_or_holds_a_slice(job: SliceJob) -> None:
     cluster = Asks()
     job = with_golden(job, write(job))

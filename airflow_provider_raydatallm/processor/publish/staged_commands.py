@@ -113,14 +113,21 @@ def discard_as_rejected(
 ) -> None:
     """
     :param condition, rows: of the rows that are asked again, if any (`rejections.Rejection`).
-    :raises StagedVersionError: when it was published. Nothing is rejected then.
+    :raises StagedVersionError: when it was published, and nothing is rejected then; or somebody had rejected
+        it, and decided otherwise about its rows.
     """
-    reject(folders.metadata, staged, condition, rows)  # first, so that nobody commits it meanwhile
+    earlier = reject(folders.metadata, staged, condition, rows)  # first, so that nobody commits it meanwhile
     try:
         discard(folders, staged)
     except StagedVersionError:
         forget_rejection(folders.metadata, staged)
         raise
+    if earlier is not None:
+        asked = f", and the next run asks its rows again where {earlier.condition}" if earlier.rows else ""
+        raise StagedVersionError(
+            f"{staged.name} was rejected already{asked}",
+            advice="Decide about the version that the next run stages",
+        )
 
 
 def discard_rejected(job: SliceJob, name: str) -> None:

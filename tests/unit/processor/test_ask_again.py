@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -297,20 +298,50 @@ def test_rejected_answers_count_no_more_where_removing_them_is_killed(
     assert published(job).get(10) == (None if by == "publishing" else "10, asked 2")
 
 
-@pytest.mark.parametrize("then", ["another condition", "none"])
-def test_last_decision_counts(job: SliceJob, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+@pytest.mark.parametrize("then", ["another condition", "none", "the same"])
+@pytest.mark.parametrize("first", ["is killed", "works meanwhile"])
+def test_first_decision_counts_and_others_are_told_so(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, first: str, then: str
+) -> None:
     cluster = InProcess(answer=Model())
     name = held(job, cluster)
-    with monkeypatch.context() as patch:
-        patch.setattr(staged_commands, "discard", killed)
-        with pytest.raises(KilledError):
+    real = staged_commands.reject
+
+    def decide_first(*args: Any) -> Any:
+        with monkeypatch.context() as patch, contextlib.suppress(KilledError):
+            patch.setattr(staged_commands, "reject", real)
+            if first == "is killed":
+                patch.setattr(staged_commands, "discard", killed)
             ask_again_for_people(job.address, name, CUT)
-    if then == "none":
-        discard_for_people(job.address, name)
-    else:
-        ask_again_for_people(job.address, name, "n = 3")
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staged_commands, "reject", decide_first)
+        told: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if then != "the same":
+            told = pytest.raises(SliceError, match=f"{name} was rejected already, .* where {re.escape(CUT)}")
+        with told:
+            if then == "none":
+                discard_for_people(job.address, name)
+            else:
+                ask_again_for_people(job.address, name, CUT if then == "the same" else "n = 3")
+    assert staged_names(SliceFolders.open(job.paths).metadata) == []
     publish_approved(job, held(job, cluster))
-    assert published(job) == expected(lambda n: n == 3 and then != "none")
+    assert published(job) == expected(is_cut)
+
+
+def test_rejected_version_is_not_asked_again_by_another(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = InProcess(answer=Model())
+    name = held(job, cluster)
+    with monkeypatch.context() as patch, contextlib.suppress(KilledError):
+        patch.setattr(staged_commands, "discard", killed)
+        discard_for_people(job.address, name)
+    with pytest.raises(SliceError, match=rf"{name} was rejected already\. Decide"):
+        ask_again_for_people(job.address, name, CUT)
+    assert held(job, cluster) != name
+    assert cluster.answered == N
 
 
 def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,9 +349,9 @@ def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: p
     name = held(job, cluster)
     real = staged_commands.reject
 
-    def publish_first(*args: Any) -> None:
+    def publish_first(*args: Any) -> Any:
         publish_approved(job, name)
-        real(*args)
+        return real(*args)
 
     monkeypatch.setattr(staged_commands, "reject", publish_first)
     with pytest.raises(SliceError, match="was published"):

@@ -117,14 +117,14 @@ class BuildRun:
         limit_raised = False
         while not state.is_finished:
             self.reporter.report({"step": "start", **self.progress()})
-            fragments = state.ledger.fragments
+            outcomes = state.ledger.outcomes
             can_raise_limit = bool(state.missing) and build.job.quality.on_too_long == "raise_limit"
             state.release_ledger()  # inference takes hours, and the ledger is read again after it
             self._infer_once(rows, state, limit_raised)
             state = rows.load_state()
             if not rows.is_probe:
                 self._check_failures(state)
-            is_stuck = not state.is_finished and state.ledger.fragments <= fragments
+            is_stuck = not state.is_finished and state.ledger.outcomes <= outcomes
             if is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
                 raise NumberTakenError(f"another run, or gc, changed {build.folders.table.url} meanwhile")
             if is_stuck and (limit_raised or not can_raise_limit):
@@ -264,7 +264,7 @@ class BuildRun:
                 rows.is_probe,
             )
 
-        fragments_of_probes: dict[str, int] = {}
+        outcomes_of_probes: dict[str, int] = {}
 
         def next_run() -> InferenceRun | None:
             if engine is not None:  # suspects wait for the next round
@@ -278,8 +278,8 @@ class BuildRun:
             for probe in map(self._rows_of, [probe for probe in probes if probe.shares_engine]):
                 state, folder = probe.load_state(), probe.checkpoint.folder
                 # As long as they come back: some may wait for an engine with a higher limit.
-                has_moved = state.ledger.fragments > fragments_of_probes.get(folder, -1)
-                fragments_of_probes[folder] = state.ledger.fragments
+                has_moved = state.ledger.outcomes > outcomes_of_probes.get(folder, -1)
+                outcomes_of_probes[folder] = state.ledger.outcomes
                 if state.missing and has_moved:
                     return run_of(probe, state.missing, state.invalid)
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -34,6 +35,7 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
     publish_approved,
 )
 from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import read_staged, staged_names
 from tests.support import stub_engine
@@ -385,6 +387,38 @@ def test_golden_rows_are_not_asked_again(job: SliceJob, tmp_path: Path) -> None:
     assert report.golden is not None
     assert report.golden.correct == 1
     assert model.asked[100] == 1
+
+
+@pytest.mark.parametrize("has_failures", [False, True])
+def test_rows_are_asked_again_once_also_where_the_leases_are_lost(job: SliceJob, has_failures: bool) -> None:
+    """To a rule of the store, or to a copy of the table: epochs do not begin anew."""
+    model = Model()
+    cluster = InProcess(
+        answer=model, before_batch=lambda batch: pytest.fail("without end") if model.asked[10] > 9 else None
+    )
+    ask_again_for_people(job.address, held(job, cluster), CUT)
+    shutil.rmtree(Path(job.paths.metadata) / "lease")
+    model.cuts = lambda n: False
+    if has_failures:
+        model.fails = lambda n: n == 10
+    report = run(changed(job, quality__max_attempts=3), cluster)
+    assert report.outcome == "published"
+    assert {n for n, times in model.asked.items() if times > 1} >= {n for n in range(N) if is_cut(n)}
+    assert model.asked[10] == (4 if has_failures else 2)
+
+
+def test_decision_of_a_later_epoch_than_any_run_ends_the_run(job: SliceJob) -> None:
+    """Which others may have put there."""
+    model = Model()
+    cluster = InProcess(answer=model)
+    ask_again_for_people(job.address, held(job, cluster), CUT)
+    [document] = Path(job.paths.metadata).glob("checkpoint/*/again-*.json")
+    name = document.relative_to(job.paths.metadata)
+    metadata = SliceFolders.open(job.paths).metadata
+    metadata.put_document(str(name), {**metadata.read_document(str(name)), "last_epoch": LAST_NUMBER})
+    with pytest.raises(SliceError, match=r"12 row\(s\) came back from the engine neither"):
+        run(job, cluster)
+    assert model.asked[10] == 2
 
 
 def test_rows_that_fail_now_are_in_quarantine_and_attempts_count_anew(job: SliceJob) -> None:

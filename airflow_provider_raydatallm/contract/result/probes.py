@@ -118,7 +118,8 @@ class JudgeFigures(ProbeFigures):
     share: of those that it agrees with among those that it judged; None where it judged none.
     low: where the share of all answers begins, with a confidence of 95% (Wilson's interval).
     high: where it ends.
-    before: the share of the newest slice before this one, by date, with the same judge.
+    before: the share of the newest slice before this one, by date, with the same judge, if it judged half of
+        the answers there.
     """
 
     model: str
@@ -129,7 +130,7 @@ class JudgeFigures(ProbeFigures):
 
     @property
     def gated(self) -> float | None:
-        return self.share
+        return self.share if 2 * self.failed <= self.rows else None
 
     def __str__(self) -> str:
         if self.share is None:

@@ -17,7 +17,9 @@ from airflow_provider_raydatallm.processor.gates.own_checks import open_rows
 from airflow_provider_raydatallm.processor.gates.sql import rows_where
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.carry_over import RowIds, quarantined_rows
+from airflow_provider_raydatallm.processor.publish.commit import find_published
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
+    PublishedBeforeError,
     discard_as_rejected,
     get_staged,
     is_known,
@@ -28,6 +30,7 @@ from airflow_provider_raydatallm.processor.store.ownership import check_folders
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.spans import Spans, count_rows, merge_spans, subtract
 from airflow_provider_raydatallm.processor.store.staged_versions import (
+    STAGE_ANEW,
     StagedVersion,
     StagedVersionError,
 )
@@ -47,7 +50,17 @@ def ask_again_for_people(of: SliceAddress, name: str | None, condition: str) -> 
     check_folders(of)
     folders = SliceFolders.open(of.paths)
     staged = get_staged(folders, name)
-    rows = _rows_where(folders, staged, condition)
+    try:
+        rows = _rows_where(folders, staged, condition)
+    except (FileNotFoundError, SliceError) as e:
+        # Its files are in the table then, also where its publication was killed.
+        if (version := find_published(folders, staged.name)) is not None:
+            raise PublishedBeforeError(folders, staged.name, version) from e
+        if isinstance(e, SliceError):
+            raise
+        raise StagedVersionError(
+            f"the staged files of {staged.name} cannot be read: {e}", advice=STAGE_ANEW
+        ) from e
     offsets = {unit: spans.ravel().tolist() for unit, spans in rows.items()}
     discard_as_rejected(folders, staged, condition, offsets)
     return staged.name, sum(map(count_rows, rows.values()))

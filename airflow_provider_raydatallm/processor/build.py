@@ -116,9 +116,9 @@ class Build:
         return self._state_of(self.plan, self.checkpoint, lease)
 
     def load_probe_state(self, probe: Probe, lease: Lease | None = None) -> CheckpointState:
-        """As `load_state`, of a probe's rows."""
+        """As `load_state`, of a probe's rows. No retry asks those again that failed."""
         state = self._state_of(probe.plan, probe.checkpoint(self.checkpoint), lease)
-        return replace(state, unasked=probe.unasked)
+        return replace(state, failed_since=0, unasked=probe.unasked)
 
     def known_figures(self, *, are_taken_over: bool) -> dict[str, ProbeFigures]:
         """Returns what the published version tells of probes, by their names, where its answers are published

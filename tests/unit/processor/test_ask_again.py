@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.earlier_answers import NotKept, find_
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.gates.sql import open_query, rows_where
 from airflow_provider_raydatallm.processor.publish import commit as commits
-from airflow_provider_raydatallm.processor.publish import staged_commands
+from airflow_provider_raydatallm.processor.publish import reconcile, staged_commands
 from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_for_people,
@@ -361,6 +361,32 @@ def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: p
     assert [*Path(job.paths.metadata).glob("checkpoint/*")] == []
     assert run(job, cluster).outcome == "unchanged"
     assert published(job) == expected(lambda n: False)
+
+
+@pytest.mark.parametrize(
+    ("module", "killed_at"),
+    [(commits, "reconcile"), (reconcile, "_complete"), (commits, "remove_document")],
+)
+def test_version_whose_publishing_was_killed_is_published(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, module: Any, killed_at: str
+) -> None:
+    cluster = InProcess(answer=Model())
+    name = held(job, cluster)
+    with monkeypatch.context() as patch, contextlib.suppress(KilledError):
+        patch.setattr(module, killed_at, killed)
+        publish_approved(job, name)
+    with pytest.raises(SliceError, match=f"{name} was published.*, as version 1 of"):
+        ask_again_for_people(job.address, name, CUT)
+    assert run(job, cluster).outcome == "unchanged"
+    assert published(job) == expected(lambda n: False)
+
+
+def test_version_whose_file_is_gone_is_refused(job: SliceJob) -> None:
+    name = held(job, InProcess(answer=Model()))
+    [file] = Path(SliceFolders.open(job.paths).staging.url).glob(f"staged/{name}/part-*")
+    file.unlink()
+    with pytest.raises(SliceError, match=f"staged files of {name} cannot be read: .*{file.name}"):
+        ask_again_for_people(job.address, name, CUT)
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])

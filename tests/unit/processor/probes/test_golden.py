@@ -180,6 +180,17 @@ def test_golden_rows_have_the_slices_attempts_and_repairs(job: SliceJob) -> None
     assert report.counts.succeeded == len(NAMES)
 
 
+def test_golden_row_that_fails_is_asked_no_more_by_a_retry_of_the_slices(job: SliceJob) -> None:
+    cluster = Asks()
+    golden = with_golden(job, write(job), rerun__retry_quarantined=True, quality__max_attempts=2)
+    for _ in range(3):
+        stopped(golden, cluster)
+    assert cluster.texts.count("fails") == 2
+    report = run_in_process(golden, cluster)
+    assert report.golden is not None
+    assert (report.golden.correct, cluster.texts.count("fails")) == (2, 2)
+
+
 def test_engine_that_is_given_up_over_golden_rows_fails_no_row_of_the_slice(job: SliceJob) -> None:
     class Deadly(Asks):
         def _answer_run(self, run: Any, on_update: Any) -> None:

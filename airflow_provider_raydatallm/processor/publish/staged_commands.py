@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.processor.storage.filesystem import tried_brief
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
-from airflow_provider_raydatallm.processor.store.rejections import forget_rejection, reject
+from airflow_provider_raydatallm.processor.store.rejections import forget_rejection, reject, was_rejected
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
@@ -79,11 +79,18 @@ def publish_approved(job: SliceJob, name: str) -> Report:
     return version.to_report(job.slice_path)
 
 
-def is_in_reach(job: SliceJob, name: str) -> bool:
-    """Whether this machine sees, in some seconds, that a version of that name is staged, or has been
-    published."""
+def is_known_here(job: SliceJob, name: str) -> bool | None:
+    """Whether a version of that name is staged, or has been published; None where this machine does not see
+    that in some seconds, or may have another disk than the cluster."""
+    return tried_briefly(partial(_is_known_here, job, name))
 
-    return tried_briefly(partial(is_known, job, name)) or False
+
+def _is_known_here(job: SliceJob, name: str) -> bool | None:
+    if is_known(job, name):
+        return True
+    metadata = SliceFolders.open(job.paths).metadata
+    sees_slice = was_rejected(metadata, name) or (not metadata.is_local and bool(metadata.names()))
+    return False if sees_slice else None
 
 
 def is_known(job: SliceJob, name: str) -> bool:

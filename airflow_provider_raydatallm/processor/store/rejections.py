@@ -67,6 +67,12 @@ def forget_rejection(metadata: Store, staged: StagedVersion) -> None:
     metadata.remove_empty(_document_of(staged).rpartition("/")[0])
 
 
+def was_rejected(metadata: Store, name: str) -> bool:
+    """Whether somebody rejected a version of that name, as far as its rows are still kept."""
+    file = rejection_of_staged(name)
+    return any(file in metadata.names(f"{CHECKPOINT}/{question}") for question in metadata.names(CHECKPOINT))
+
+
 def is_rejected(metadata: Store, staged: StagedVersion) -> bool:
     """Whether somebody rejected it, and so it is to be discarded: as this version, or as another one with the
     same answers where rows of these are asked again, such as one with other columns beside them.

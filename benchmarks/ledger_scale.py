@@ -121,7 +121,7 @@ def _large(half: dict[str, Any], result: dict[str, Any]) -> list[Figure]:
 def subtract(folder: str, name: str) -> dict[str, Any]:
     plan, checkpoint = _plan(folder, _CASES[name]), _checkpoint(folder)
     began, began_cpu = time.monotonic(), time.process_time()
-    ledger = checkpoint.read_ledger(plan)
+    ledger, _ = checkpoint.read_ledger(plan)
     listed = time.monotonic() - began
     state = CheckpointState(plan, ledger, max_attempts=1)
     missing = state.rows_missing

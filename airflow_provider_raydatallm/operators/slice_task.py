@@ -250,7 +250,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         try:
             done = hold.decide_here(tracker.submission, held, decision)
         except SliceError as e:
-            raise error_of(e.failure) from e
+            raise error_of(hold.with_advice(e.failure, decision)) from e
         ref = None
         if done is False:
             if not decision.again:

@@ -17,7 +17,7 @@ from airflow_provider_raydatallm.processor.gates.own_checks import open_rows
 from airflow_provider_raydatallm.processor.gates.sql import rows_where
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.carry_over import RowIds, quarantined_rows
-from airflow_provider_raydatallm.processor.publish.commit import find_published
+from airflow_provider_raydatallm.processor.publish.commit import check_files, find_published
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     PublishedBeforeError,
     discard_as_rejected,
@@ -27,13 +27,14 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, load_plan
 from airflow_provider_raydatallm.processor.store.ledger import position, unit_and_offset
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
+from airflow_provider_raydatallm.processor.store.rejections import find_rejection
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.spans import Spans, count_rows, merge_spans, subtract
 from airflow_provider_raydatallm.processor.store.staged_versions import (
-    STAGE_ANEW,
     StagedVersion,
     StagedVersionError,
 )
+from airflow_provider_raydatallm.processor.store.versions import read_version
 
 #: Answered rows whose places in the input are looked up at once.
 _ROWS = 1 << 20
@@ -52,23 +53,22 @@ def ask_again_for_people(of: SliceAddress, name: str | None, condition: str) -> 
     staged = get_staged(folders, name)
     try:
         rows = _rows_where(folders, staged, condition)
-    except (FileNotFoundError, SliceError) as e:
+    except (OSError, pa.ArrowException, SliceError) as e:
         # Its files are in the table then, also where its publication was killed.
         if (version := find_published(folders, staged.name)) is not None:
             raise PublishedBeforeError(folders, staged.name, version) from e
-        if isinstance(e, SliceError):
-            raise
-        raise StagedVersionError(
-            f"the staged files of {staged.name} cannot be read: {e}", advice=STAGE_ANEW
-        ) from e
+        if not isinstance(e, SliceError):
+            check_files(folders, staged)
+        raise
     offsets = {unit: spans.ravel().tolist() for unit, spans in rows.items()}
     discard_as_rejected(folders, staged, condition, offsets)
     return staged.name, sum(map(count_rows, rows.values()))
 
 
 def ask_again_rejected(job: SliceJob, name: str, condition: str) -> None:
-    """As a person decided, unless somebody has discarded the version before."""
-    if is_known(job, name):
+    """As a person decided, unless that was done before."""
+    done = None if is_known(job, name) else find_rejection(SliceFolders.open(job.paths).metadata, name)
+    if done is None or done.condition != condition:
         ask_again_for_people(job.address, name, condition)
 
 
@@ -114,8 +114,8 @@ def _positions(folders: SliceFolders, staged: StagedVersion, plan: Plan, numbers
 
 def _published(folders: SliceFolders, staged: StagedVersion, plan: Plan) -> Spans:
     """Returns the rows whose answers were taken over from the published version."""
-    checkpoint = Checkpoint(folders.metadata, staged.version.question, staged.follows or None)
-    answered = checkpoint.read_ledger(plan).rows
-    ranges = answered.filter(answered.carried).ranges
-    ranges = ranges[ranges.units >= 0]
-    return merge_spans(position(ranges.units[:, None], np.column_stack([ranges.starts, ranges.stops])))
+    number = staged.version.body.get("takes_over", staged.follows)  # documents of earlier builds have none
+    base = read_version(folders.metadata, number) if number else None
+    ledger, _ = Checkpoint(folders.metadata, staged.version.question, base).read_ledger(plan)
+    answered = ledger.rows
+    return answered.filter(answered.carried).spans()

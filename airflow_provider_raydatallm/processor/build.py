@@ -137,6 +137,8 @@ class Build:
         if self.job.rerun.retry_quarantined:
             # Failures of earlier runs do not count. Without a lease, this run has not failed any row yet.
             since_epoch = lease.epoch if lease is not None else sys.maxsize
-        ledger = checkpoint.read_ledger(plan, retry=self.job.rerun.retry_quarantined)
+        ledger, honoured = checkpoint.read_ledger(plan, retry=self.job.rerun.retry_quarantined)
         quality = self.job.quality
-        return CheckpointState(plan, ledger, quality.max_attempts, since_epoch, quality.repair)
+        return CheckpointState(
+            plan, ledger, quality.max_attempts, since_epoch, quality.repair, honoured=honoured
+        )

@@ -318,7 +318,7 @@ class BuildRun:
         self.reporter.report({"step": "publish", **self.progress()})
         started = time.monotonic()
         carried_over = build.checkpoint.carried_over()
-        rejections = build.checkpoint.rejections
+        rejections = build.checkpoint.rejections(state.honoured) if build.job.quality.gates else 0
 
         def report_of(totals: Totals, files: Sequence[str]) -> Report:
             meter.record_publish_time(time.monotonic() - started)
@@ -366,6 +366,7 @@ class BuildRun:
             build.plan,
             build.checkpoint,
             state.ledger,
+            state.honoured,
             published,
             build.table,
             build.number,

@@ -8,12 +8,10 @@ from typing import Any
 
 from airflow_provider_raydatallm.contract.fingerprint import changes_since
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.sizing.plan_lines import Line
 from airflow_provider_raydatallm.processor.store.checkpoint import (
     CheckpointState,
     asked_before,
-    plan_document,
 )
 from airflow_provider_raydatallm.processor.store.file_names import CHECKPOINT, input_of_plan
 from airflow_provider_raydatallm.processor.store.ledger import SET_ASIDE, answered_in_name
@@ -78,13 +76,8 @@ def _taken_over(build: VersionBuild) -> EarlierAnswers:
     checkpoint, version = build.checkpoint, build.base
     if checkpoint.base is None or version is None or checkpoint.carried_over() is not None:
         return NOTHING_EARLIER
-    document = plan_document(build.folders.metadata, version.plan)
-    try:
-        units = Plan.from_json(document).units
-    except ValueError:
-        return NOTHING_EARLIER
-    planned = {unit.id for unit in build.plan.units}
-    if any(unit.id not in planned for unit in units):
+    rows = checkpoint.rows_of_base
+    if not rows or not rows.keys() <= {unit.id for unit in build.plan.units}:
         return NOTHING_EARLIER
     failed = sum(file.rows for file in version.quarantine)
     is_asked = build.job.rerun.retry_quarantined

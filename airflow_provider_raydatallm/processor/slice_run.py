@@ -225,8 +225,8 @@ def inspect_slice(
         instant=job.slice_instant,
         follows=base,
     )
-    if staged is not None and is_rejected(folders.metadata, staged):
-        if not read_only:  # for who rejected it, and was killed
+    if staged is not None and (is_rejected(folders.metadata, staged) or _is_retried(job, staged)):
+        if not read_only:  # the former for who rejected it, and was killed
             with contextlib.suppress(StagedVersionError):  # published: then it is found there
                 discard(folders, staged)
             return inspect_slice(job, folders, last_seen_version, earlier_build, progress)
@@ -267,6 +267,11 @@ def inspect_slice(
     )  # fmt: skip
     build.check_columns(build.known_fields)
     return build, None
+
+
+def _is_retried(job: SliceJob, staged: StagedVersion) -> bool:
+    """Whether a version that waits for somebody has rows that are to be asked again."""
+    return job.rerun.retry_quarantined and staged.is_held and bool(staged.version.quarantine)
 
 
 def _acquire_lease(

@@ -24,6 +24,7 @@ from airflow_provider_raydatallm.processor.publish.commit import (
     OtherColumnsError,
     SupersededError,
     UnusableError,
+    check_files,
     check_waits,
     commit,
     discard,
@@ -103,6 +104,7 @@ class VersionBuild(Build):
                 if not judged.to_report(self.job.slice_path).awaits_person:
                     return self._commit(lease, judged)
                 self._check_waits(judged)
+                self._keep_verdicts(judged)
                 return self._held_report(judged)
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))
@@ -127,7 +129,9 @@ class VersionBuild(Build):
         if self.staged is not None:
             try:
                 self._check_waits(self.staged)
-                return self._pass_gates(self.staged, cluster)
+                judged = self._pass_gates(self.staged, cluster)
+                self._keep_verdicts(judged)
+                return judged
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))
         return self.stage(lease, cluster, keep_days)
@@ -136,6 +140,10 @@ class VersionBuild(Build):
         accepts_change = self.job.publish.on_schema_change == "accept"
         check_waits(self.folders, self.job.slice_key, staged, accepts_change=accepts_change)
 
+    def _keep_verdicts(self, judged: StagedVersion) -> None:
+        if judged != self.staged:
+            judged.keep_verdicts(self.folders.metadata)
+
     def _held_report(self, staged: StagedVersion) -> Report:
         own = {"outcome": "held", "published_version": None, "staged_version": staged.name}
         return staged.to_report(self.job.slice_path).model_copy(update=own)
@@ -143,7 +151,8 @@ class VersionBuild(Build):
     def _pass_gates(self, staged: StagedVersion, cluster: Cluster) -> StagedVersion:
         """Returns what an earlier run staged, with what the gates of now say: they may be others than then.
 
-        :raises UnusableError: when it lacks what they look at, or lost more rows than it may now.
+        :raises UnusableError: when it lacks what they look at, its files too, or lost more rows than it may
+            now.
         :raises SliceError: when they stop it.
         """
         try:
@@ -159,8 +168,13 @@ class VersionBuild(Build):
         lost = [told.counts.get(name) or 0 for name in ("quarantined", "invalid_output")]
         if exceeded := exceeded_limit(self.job, told.planned, *lost):
             raise UnusableError(f"{staged.name} lost more rows than quality.{exceeded[0]}: it is staged anew")
-        rejections = self.checkpoint.rejections
-        slice_ = replace(told, checks=self.check_rows(cluster, files), rejections=rejections)
+        try:
+            checks = self.check_rows(cluster, files)
+        except Exception:
+            check_files(self.folders, staged)
+            raise
+        rejections = self.checkpoint.rejections(staged.version.body.get("honoured") or ())
+        slice_ = replace(told, checks=checks, rejections=rejections)
         return staged.with_gates(pass_gates(self.job, slice_))
 
     def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:

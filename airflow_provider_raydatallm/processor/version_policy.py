@@ -123,7 +123,10 @@ def next_version(
         mode = _mode_of_replaced_adapters(job, version)
     carries_over = mode in _CARRY_OVER
     checkpoint = Checkpoint(
-        folders.metadata, question(job, mode, base, adapters=adapters), base if carries_over else None
+        folders.metadata,
+        question(job, mode, base, adapters=adapters),
+        version if carries_over else None,
+        is_forced=mode == "forced",
     )
     planned = checkpoint.planned_inputs()
     has_changed = planned and listing.hash not in planned

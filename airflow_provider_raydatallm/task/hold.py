@@ -209,8 +209,8 @@ def rejection(held: HeldSlice, decision: Decision) -> RayLLMInputError:
 
 
 def with_advice(failure: Failure, decision: Decision) -> Failure:
-    """What to do when a decision cannot be carried out."""
-    return replace(failure, advice=(*failure.advice, _ASK_AGAIN)) if decision.again else failure
+    """What to do when a decision cannot be carried out: of a version that was staged anew, say."""
+    return failure if decision.is_approval else replace(failure, advice=(*failure.advice, _ASK_AGAIN))
 
 
 def _body(held: HeldSlice, page: str) -> str:

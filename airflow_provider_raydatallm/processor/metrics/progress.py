@@ -55,7 +55,7 @@ class ProgressReporter:
         self._warned: set[str] = set()
         #: What it is at this moment, once rows are counted.
         self.latest: Callable[[], dict[str, Any]] | None = None
-        #: Writes what else is to be kept, as often as the file, and once more when the run fails.
+        #: Writes what else is to be kept, as often as the file, and once more at the end.
         self.keep: Callable[[], None] | None = None
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._run, name="ray-llm-progress", daemon=True)
@@ -77,7 +77,7 @@ class ProgressReporter:
             if self._try(self._write):
                 with contextlib.suppress(Exception):
                     setattr(error, _RECORDED, True)
-            self._try_to_keep()
+        self._try_to_keep()
 
     def report(
         self, progress: dict[str, Any], log_every_s: float = 0.0, details: dict[str, Any] | None = None

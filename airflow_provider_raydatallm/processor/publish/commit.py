@@ -96,11 +96,11 @@ def commit(
     :raises UnusableError: when its files or its document are gone, its document says what no run did, or the
         table has other columns now.
     """
-    _check_not_rejected(folders, staged)
     if known is None:
+        _check_not_rejected(folders, staged)
         _check_slice_of(slice_key, staged)
         _check_epoch(folders, staged)
-        _check_files(folders, staged)
+        check_files(folders, staged)
     _confirm_columns(folders, slice_key, staged, known, accepts_change=accepts_change)
     version = _put(folders, staged, staged.number, lease) if known is not None else None
     others = None
@@ -134,7 +134,7 @@ def check_waits(
     _check_slice_of(slice_key, staged)
     _check_not_rejected(folders, staged)
     _check_epoch(folders, staged)
-    _check_files(folders, staged)
+    check_files(folders, staged)
     _confirm_columns(folders, slice_key, staged, None, accepts_change=accepts_change, is_published=False)
     if _decide(folders, staged) != staged.number:
         raise UnusableError(
@@ -225,7 +225,7 @@ def _create(folders: SliceFolders, number: int, body: Mapping[str, object]) -> V
 def _put(folders: SliceFolders, staged: StagedVersion, number: int, lease: Lease | None) -> Version | None:
     """Commits it under a number. Returns None when that is taken.
 
-    :raises UnusableError: when its files or its document are gone.
+    :raises UnusableError: when its files or its document are gone, or somebody rejected its answers.
     """
     try:
         body = staged.version.body if number == staged.number else _copy(folders, staged, number)
@@ -236,6 +236,7 @@ def _put(folders: SliceFolders, staged: StagedVersion, number: int, lease: Lease
     # After the number was chosen: who discards it uses the open number up after that.
     if number != staged.number and read_staged(folders, staged.name) is None:
         raise UnusableError(f"{staged.name} of {folders.table.url} was discarded meanwhile")
+    _check_not_rejected(folders, staged)
     own: dict[str, object] = {"staged_version": staged.name}
     if lease is not None:  # the next run's epoch is higher, and what this one leaves is known by its name
         own |= {"epoch": max(lease.epoch, staged.version.epoch), "run": lease.name}
@@ -292,7 +293,7 @@ def _check_epoch(folders: SliceFolders, staged: StagedVersion) -> None:
         )
 
 
-def _check_files(folders: SliceFolders, staged: StagedVersion) -> None:
+def check_files(folders: SliceFolders, staged: StagedVersion) -> None:
     """
     :raises UnusableError: when its plan or a staged file is gone, or a file has other content.
     :raises SupersededError: when that is since another version was published.

@@ -71,6 +71,7 @@ class Staging:
     :param base: the version that it follows, if any that can be read.
     :param follows: its number; 0 for none.
     :param ledger: each row's answer or failure is in its fragments.
+    :param honoured: the decisions of people by which rows in it were asked again.
     :param fields: the published columns of the answers, without `publish.details`.
     :param table: the table's columns, as this version has them.
     """
@@ -80,6 +81,7 @@ class Staging:
     plan: Plan
     checkpoint: Checkpoint
     ledger: Ledger
+    honoured: Sequence[str]
     fields: Sequence[pa.Field]
     table: TableColumns
     number: int
@@ -185,6 +187,8 @@ class Staging:
             "quarantine": [asdict(p.quarantine) for p in parts if p.quarantine],
             "plan": plan_name,
             "question": self.checkpoint.question,
+            "honoured": list(self.honoured),
+            "takes_over": self.checkpoint.base.number if self.checkpoint.base is not None else None,
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
             **counted(self.job, self.fields, totals, self.checkpoint.carried_over()),

@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.processor.storage.filesystem import tried_brief
 from airflow_provider_raydatallm.processor.store import versions
 from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
 from airflow_provider_raydatallm.processor.store.ownership import check_folders
-from airflow_provider_raydatallm.processor.store.rejections import forget_rejection, reject, was_rejected
+from airflow_provider_raydatallm.processor.store.rejections import find_rejection, forget_rejection, reject
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
@@ -89,7 +89,9 @@ def _is_known_here(job: SliceJob, name: str) -> bool | None:
     if is_known(job, name):
         return True
     metadata = SliceFolders.open(job.paths).metadata
-    sees_slice = was_rejected(metadata, name) or (not metadata.is_local and bool(metadata.names()))
+    sees_slice = find_rejection(metadata, name) is not None or (
+        not metadata.is_local and bool(metadata.names())
+    )
     return False if sees_slice else None
 
 
@@ -138,11 +140,11 @@ def discard_as_rejected(
 
 
 def discard_rejected(job: SliceJob, name: str) -> None:
-    """Discards the staged version that a person rejected, unless somebody has discarded it before.
+    """Discards the staged version that a person rejected, unless somebody has rejected it before.
 
-    :raises StagedVersionError: when it was published, or cannot be read.
+    :raises StagedVersionError: when it was published, or cannot be read, or was staged anew meanwhile.
     """
-    if is_known(job, name):
+    if is_known(job, name) or find_rejection(SliceFolders.open(job.paths).metadata, name) is None:
         discard_for_people(job.address, name)
 
 

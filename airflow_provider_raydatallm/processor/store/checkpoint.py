@@ -8,7 +8,7 @@ gets. Damaged files are renamed with a warning; their rows are missing then, and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -30,10 +30,10 @@ from airflow_provider_raydatallm.processor.store.file_names import (
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.ledger import (
     SET_ASIDE,
-    AskedRows,
     Fragments,
     Ledger,
     MissingRows,
+    OldRows,
     RowRanges,
     RowStates,
     holds_finished_rows,
@@ -42,9 +42,11 @@ from airflow_provider_raydatallm.processor.store.ledger import (
     row_states,
 )
 from airflow_provider_raydatallm.processor.store.rejections import Rejection, read_rejections
-from airflow_provider_raydatallm.processor.store.spans import merge_spans
+from airflow_provider_raydatallm.processor.store.spans import Spans, merge_spans
+from airflow_provider_raydatallm.processor.store.versions import Version
 
 _COST = TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)], config=ConfigDict(strict=True))
+_NO_SPANS = np.empty((0, 2), np.int64)
 #: In the document of a plan, beside the plan: the arguments that decide answers.
 ASKED = "asked"
 
@@ -55,7 +57,7 @@ class CheckpointState:
 
     `max_attempts`: failures that put a row into quarantine; those before the epoch `failed_since` do not
     count. `repair`: how often a row with an invalid answer is asked again. `unasked`: rows that are not to be
-    answered; None: all are.
+    answered; None: all are. `honoured`: the decisions of people by which some are asked again.
     """
 
     plan: Plan
@@ -64,6 +66,7 @@ class CheckpointState:
     failed_since: int = 0
     repair: int = 0
     unasked: Fragments | None = None
+    honoured: tuple[str, ...] = ()
 
     @property
     def has_rejected_answers(self) -> bool:
@@ -151,22 +154,29 @@ class Checkpoint:
     """The folder of one question: a fingerprint, and for versions that differ from what they follow only by
     being asked again, also that version (`version_policy.Mode`).
 
+    :param is_forced: whether all rows are asked again where a person rejected their answers.
     :param base: the version whose rows are taken over, if any. They lie beside those that runs of this
-        question answered, which count for it whatever version it follows.
+        question answered. Of what was there when it was published, only rows that it has not count.
     """
 
-    def __init__(self, store: Store, question: str, base: int | None = None) -> None:
+    def __init__(
+        self, store: Store, question: str, base: Version | None = None, *, is_forced: bool = False
+    ) -> None:
         self.store = store
         self.question = question
         self.base = base
+        self._is_forced = is_forced
+        self._of_probe = False
         self.folder = f"{CHECKPOINT}/{question}"
         #: Where it says which rows a person had asked again.
         self._decisions = self.folder
 
     def of_probe(self, name: str) -> Checkpoint:
         """The folder of rows that are asked beside the slice's, within this one: it goes when this one does.
-        Rows of the slice that a person had asked again are asked again as such, too."""
-        checkpoint = Checkpoint(self.store, f"{self.question}/{name}")
+        Rows of the slice that a person had asked again are asked again as such, too. Nothing counts that was
+        there when the version was published whose rows are taken over: other answers were asked with it."""
+        checkpoint = Checkpoint(self.store, f"{self.question}/{name}", self.base, is_forced=self._is_forced)
+        checkpoint._of_probe = True
         checkpoint._decisions = self.folder
         return checkpoint
 
@@ -187,8 +197,11 @@ class Checkpoint:
         name = f"{self.folder}/plan-{plan.input_hash}-{types}.json"
         self.store.create_document(name, {**plan.to_json(), ASKED: asked})
 
-    def read_ledger(self, plan: Plan, *, retry: bool = False) -> Ledger:
-        """:param retry: whether rows that are in quarantine are asked again."""
+    def read_ledger(self, plan: Plan, *, retry: bool = False) -> tuple[Ledger, tuple[str, ...]]:
+        """Returns also the decisions of people by which some of its rows are asked again.
+
+        :param retry: whether rows that are in quarantine are asked again.
+        """
         units = {unit.id: index for index, unit in enumerate(plan.units)}
 
         def read_ranges(name: str) -> RowRanges | None:
@@ -200,15 +213,57 @@ class Checkpoint:
                 return None
 
         names = self.store.names(self.folder)
-        decisions = names if self._decisions == self.folder else self.store.names(self._decisions)
-        rejections = read_rejections(self.store, self._decisions, decisions)
-        asked_again = [_asked_rows(rejection, units) for _, rejection in rejections if rejection.rows]
-        return read_ledger(names, units, read_ranges, self.base, retry=retry, asked_again=asked_again)
+        beside = names if self._decisions == self.folder else self.store.names(self._decisions)
+        rejections = [
+            (name, one)
+            for name, one in read_rejections(self.store, self._decisions, beside)
+            if one.rows or self._is_forced
+        ]
+        base = self.base.number if self.base is not None else None
+        ledger = read_ledger(
+            names,
+            units,
+            read_ranges,
+            base,
+            retry=retry,
+            asked_again=[
+                OldRows(one.last_epoch, _asked_spans(one, units) if one.rows else _all_spans(plan))
+                for _, one in rejections
+            ],
+            before_base=self._before_base(plan, units),
+        )
+        return ledger, tuple(one.decision_on(name) for name, one in rejections)
 
-    @property
-    def rejections(self) -> int:
-        """How often a person rejected its answers, and had no row asked again."""
-        return sum(not rejection.rows for _, rejection in read_rejections(self.store, self.folder))
+    def _before_base(self, plan: Plan, units: Mapping[str, int]) -> OldRows | None:
+        """Returns the rows that do not count as they were answered when the version was published whose rows
+        are taken over; None where none are."""
+        if self.base is None:
+            return None
+        if self._of_probe:
+            return OldRows(self.base.epoch, _all_spans(plan))
+        rows = self.rows_of_base
+        if not rows.keys() <= units.keys():
+            return None
+        return OldRows(self.base.epoch, _spans((units[unit], count) for unit, count in rows.items()))
+
+    @cached_property
+    def rows_of_base(self) -> Mapping[str, int]:
+        """Of the units of the version whose rows are taken over; nothing where its plan is gone or
+        damaged."""
+        assert self.base is not None
+        try:
+            units = Plan.from_json(plan_document(self.store, self.base.plan)).units
+        except ValueError:
+            return {}
+        return {unit.id: unit.rows for unit in units}
+
+    def rejections(self, honoured: Sequence[str]) -> int:
+        """How often a person rejected its answers, and no row was asked again.
+
+        :param honoured: by these decisions some were, or all.
+        """
+        found = read_rejections(self.store, self.folder)
+        return sum(not one.rows and one.decision_on(name) not in honoured for name, one in found)
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
@@ -230,11 +285,12 @@ class Checkpoint:
         self.store.create_document(self._carried_over_name, body)
 
     def costs(self) -> dict[int, float]:
-        """What runs spent, by the epochs of their leases. Of one that kept nothing that can be read, nothing
-        is known."""
+        """What runs spent since the version was published whose rows are taken over, if any, by the epochs of
+        their leases. Of one that kept nothing that can be read, nothing is known."""
         kept = {}
+        published = self.base.epoch if self.base is not None else 0
         for name in self.store.names(self.folder):
-            if (epoch := epoch_of_cost(name)) is not None:
+            if (epoch := epoch_of_cost(name)) is not None and epoch > published:
                 with contextlib.suppress(CorruptFileError, pydantic.ValidationError):
                     kept[epoch] = _COST.validate_python(self.store.read_document(f"{self.folder}/{name}"))
         return kept
@@ -244,7 +300,8 @@ class Checkpoint:
 
     @property
     def _carried_over_name(self) -> str:
-        return f"{self.folder}/carried-over-{self.base:06}.json"
+        assert self.base is not None
+        return f"{self.folder}/carried-over-{self.base.number:06}.json"
 
 
 def _are_totals(body: Any) -> bool:
@@ -258,14 +315,24 @@ def _are_totals(body: Any) -> bool:
     )
 
 
-def _asked_rows(rejection: Rejection, units: Mapping[str, int]) -> AskedRows:
+def _spans(rows: Iterable[tuple[int, int]]) -> Spans:
+    """:param rows: of whole units, by their plan indices."""
+    spans = [position(unit, np.array([[0, count]])) for unit, count in rows if count]
+    return merge_spans(np.concatenate([_NO_SPANS, *spans]))
+
+
+def _all_spans(plan: Plan) -> Spans:
+    return _spans((index, unit.rows) for index, unit in enumerate(plan.units))
+
+
+def _asked_spans(rejection: Rejection, units: Mapping[str, int]) -> Spans:
     """:param units: plan indices by unit id."""
     spans = [
         position(units[unit], np.array(offsets, np.int64).reshape(-1, 2))
         for unit, offsets in rejection.rows.items()
         if unit in units
     ]
-    return AskedRows(rejection.last_epoch, merge_spans(np.concatenate([np.empty((0, 2), np.int64), *spans])))
+    return merge_spans(np.concatenate([_NO_SPANS, *spans]))
 
 
 def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan | None:

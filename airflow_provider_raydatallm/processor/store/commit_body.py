@@ -66,6 +66,8 @@ class _Body(_Checked):
     question: str
     input: _Input
     report: _Report
+    takes_over: _Number | None = None
+    honoured: list[str] | None = None
     table: _Address | None = None
     quarantine_folder: _Address | None = None
     slice_instant: str | None = None

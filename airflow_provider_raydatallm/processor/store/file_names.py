@@ -129,6 +129,11 @@ def rejection_of_staged(name: str) -> str:
     return f"again-{name}.json"
 
 
+def verdicts_of_staged(name: str) -> str:
+    """The file in a checkpoint that says what gates said last of a staged version."""
+    return f"gates-{name}.json"
+
+
 def staged_of_rejection(name: str) -> str | None:
     match = _REJECTION.fullmatch(name)
     return match[1] if match else None

@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, get_args
 import numpy as np
 
 from airflow_provider_raydatallm.processor.columns import MAX_UNIT_ROWS
+from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER
 from airflow_provider_raydatallm.processor.store.spans import (
     Spans,
     count_rows,
@@ -39,8 +40,9 @@ _NAME = re.compile(
     r"-(?:(?P<unit>[0-9a-f]{16})-(?P<first>\d+)|mixed)-(?P<count>\d+)-e(?P<epoch>\d{6,})"
     r"-(?P<sha>[0-9a-f]{16})\.arrow"
 )
-#: In place of the index of a unit: rows whose answers, and failures, count no more, for they are asked again.
-SET_ASIDE = -2
+#: In place of the index of a unit: rows whose answers, and failures, count no more. They are asked again, or
+#: the version that is taken over has them.
+SET_ASIDE, SUPERSEDED = -2, -3
 #: Fragments that are read at once, that are asked for at once, and by one task of a thread at most.
 _THREADS, _AT_ONCE, _BATCH = 32, 4096, 16
 #: Engine deaths that make the rows which it held suspects.
@@ -51,8 +53,8 @@ _BLOCK_RANGES, _BLOCK_ROWS = 2 << 20, 1 << 30
 
 @dataclass(frozen=True, eq=False)
 class RowRanges:
-    """Ranges of rows as columns of int32: the index of a unit in the plan, -1 for one of another plan, or
-    `SET_ASIDE`, and half-open offsets in it."""
+    """Ranges of rows as columns of int32: the index of a unit in the plan, -1 for one of another plan,
+    `SET_ASIDE` or `SUPERSEDED`, and half-open offsets in it."""
 
     units: np.ndarray
     starts: np.ndarray
@@ -65,8 +67,8 @@ class RowRanges:
         return RowRanges(self.units[some], self.starts[some], self.stops[some])
 
 
-class AskedRows(NamedTuple):
-    """Rows that are asked again: what runs up to an epoch wrote of them does not count.
+class OldRows(NamedTuple):
+    """Rows of which nothing counts that runs up to an epoch wrote.
 
     :ivar spans: of positions, as `merge_spans` returns them.
     """
@@ -110,6 +112,11 @@ class Fragments:
         counted = self.ranges[self.ranges.units != SET_ASIDE]
         return int((counted.stops - counted.starts).sum(dtype=np.int64))
 
+    def spans(self) -> Spans:
+        """Of the rows' positions."""
+        ranges = self.ranges[self.ranges.units >= 0]
+        return merge_spans(position(ranges.units[:, None], np.column_stack([ranges.starts, ranges.stops])))
+
     def filter(self, chosen: np.ndarray) -> Fragments:
         """:param chosen: a bool for each fragment."""
         counts = np.diff(self.ends, prepend=0)
@@ -117,29 +124,45 @@ class Fragments:
         ranges = self.ranges[np.repeat(chosen, counts)]
         return Fragments(names, self.epochs[chosen], self.carried[chosen], ranges, np.cumsum(counts[chosen]))
 
-    def set_aside(self, asked: AskedRows) -> Fragments:
-        """These, cut where rows are set aside. Published rows, which are carried, stay."""
-        ranges, edges = self.ranges, asked.spans.ravel()
+    def set_aside(self, old: OldRows, mark: int = SET_ASIDE) -> Fragments:
+        """These, cut where rows are set aside. Published rows, which are carried, stay.
+
+        :param mark: for the units of such rows.
+        """
+        ranges, edges = self.ranges, old.spans.ravel()
+        is_old = (self.epochs <= old.last_epoch) & ~self.carried
+        if not len(edges) or not is_old.any():
+            return self
         fragments = np.repeat(np.arange(len(self)), np.diff(self.ends, prepend=0))
-        counts_no_more = ((self.epochs <= asked.last_epoch) & ~self.carried)[fragments] & (ranges.units >= 0)
+        counts_no_more = is_old[fragments] & (ranges.units >= 0)
         starts, stops = (position(ranges.units, offsets) for offsets in (ranges.starts, ranges.stops))
         first = np.searchsorted(edges, starts, "right")
         cuts = np.where(counts_no_more, np.searchsorted(edges, stops) - first, 0)
+        if not (counts_no_more & ((first % 2 == 1) | (cuts > 0))).any():
+            return self
         of = np.repeat(np.arange(len(ranges)), cuts + 1)  # the range that each piece is of
         place = np.arange(len(of)) - np.repeat(np.cumsum(cuts + 1) - (cuts + 1), cuts + 1)
         edges = np.append(edges, 0)  # is indexed, and not taken, where a piece ends as its range does
         edge = first[of] + place
         piece_starts = np.where(place > 0, edges[edge - 1], starts[of])
         piece_stops = np.where(place < cuts[of], edges[edge], stops[of])
-        is_inside = counts_no_more[of] & (
-            np.searchsorted(asked.spans.ravel(), piece_starts, "right") % 2 == 1
-        )
+        is_inside = counts_no_more[of] & (np.searchsorted(old.spans.ravel(), piece_starts, "right") % 2 == 1)
         cut = RowRanges(
-            np.where(is_inside, SET_ASIDE, ranges.units[of]).astype(np.int32),
+            np.where(is_inside, mark, ranges.units[of]).astype(np.int32),
             *(unit_and_offset(column)[1].astype(np.int32) for column in (piece_starts, piece_stops)),
         )
         ends = np.cumsum(np.bincount(fragments[of], minlength=len(self)))
         return Fragments(self.names, self.epochs, self.carried, cut, ends)
+
+    def without(self, old: Sequence[OldRows]) -> Fragments:
+        """These, without rows that another version has, and without fragments that have no others."""
+        found = self
+        for rows in old:
+            found = found.set_aside(rows, SUPERSEDED)
+        if found is self:
+            return self
+        others = np.cumsum(np.concatenate([[0], found.ranges.units != SUPERSEDED]))
+        return found.filter(np.diff(others[np.concatenate([[0], found.ends])]) > 0)
 
     def __add__(self, other: Fragments) -> Fragments:
         """Those of both kinds, which are not sorted together."""
@@ -158,8 +181,8 @@ class Fragments:
 
         :param units: of the plan.
         """
-        # [-1]: no unit; [SET_ASIDE]: rows that do not count
-        group_of, place = np.full(units + 2, -1, np.int32), np.full(units + 2, -1, np.int32)
+        # [-1]: no unit; [SET_ASIDE], [SUPERSEDED]: rows that do not count
+        group_of, place = np.full(units + 3, -1, np.int32), np.full(units + 3, -1, np.int32)
         for number, group in enumerate(groups):
             group_of[group], place[group] = number, np.arange(len(group))
         group_of_range = group_of[self.ranges.units]
@@ -411,7 +434,8 @@ def read_ledger(
     base: int | None = None,
     *,
     retry: bool = False,
-    asked_again: Sequence[AskedRows] = (),
+    asked_again: Sequence[OldRows] = (),
+    before_base: OldRows | None = None,
 ) -> Ledger:
     """Returns the fragments among `names`.
 
@@ -419,6 +443,7 @@ def read_ledger(
     :param read_ranges: reads the ranges of a mixed fragment; returns None when it is damaged.
     :param base: the version whose carried rows count; those of other versions may have other answers now.
     :param retry: whether its rows in quarantine are asked again, and so do not count.
+    :param before_base: rows that it has, and its epoch: it was published instead of what was there by then.
     """
     by_kind: dict[str, list[re.Match[str]]] = {kind: [] for kind in get_args(FragmentKind)}
     for match in map(_NAME.fullmatch, sorted(names)):
@@ -441,6 +466,10 @@ def read_ledger(
                 )
 
         collected = {kind: _collect(of_kind, units, read_all) for kind, of_kind in by_kind.items()}
+    if before_base is not None and not all(kind.carried.all() for kind in collected.values()):
+        answered = collected["rows"].filter(collected["rows"].carried).spans()
+        superseded = [before_base, OldRows(LAST_NUMBER, answered)]  # a published answer stays
+        collected = {kind: fragments.without(superseded) for kind, fragments in collected.items()}
     for asked in asked_again:
         collected = {kind: fragments.set_aside(asked) for kind, fragments in collected.items()}
     return Ledger(**collected)

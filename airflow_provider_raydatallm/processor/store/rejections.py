@@ -3,11 +3,12 @@ asked again, if any. Neither Arrow nor Ray is imported.
 
 Once it is there, the version is rejected: whoever finds it discards the version, and nobody commits it. It
 says up to which epoch what runs wrote of its rows does not count, so that it never concerns a later answer,
-and may stay as long as the checkpoint does.
+and may stay as long as the checkpoint does. What is staged of these rows names the decisions that it honours.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated
 
@@ -42,6 +43,10 @@ class Rejection(BaseModel):
     last_epoch: Annotated[int, Field(ge=0, le=LAST_NUMBER)]
     rows: dict[_UnitId, list[_Offset]] = {}
 
+    def decision_on(self, name: str) -> str:
+        """Identifies it, among others on the same staged version too."""
+        return f"{name}-{hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]}"
+
 
 def reject(
     metadata: Store, staged: StagedVersion, condition: str = "", rows: Mapping[str, Sequence[int]] = {}
@@ -67,22 +72,23 @@ def forget_rejection(metadata: Store, staged: StagedVersion) -> None:
     metadata.remove_empty(_document_of(staged).rpartition("/")[0])
 
 
-def was_rejected(metadata: Store, name: str) -> bool:
-    """Whether somebody rejected a version of that name, as far as its rows are still kept."""
-    file = rejection_of_staged(name)
-    return any(file in metadata.names(f"{CHECKPOINT}/{question}") for question in metadata.names(CHECKPOINT))
-
-
 def is_rejected(metadata: Store, staged: StagedVersion) -> bool:
     """Whether somebody rejected it, and so it is to be discarded: as this version, or as another one with the
-    same answers where rows of these are asked again, such as one with other columns beside them.
+    same answers where rows of these are asked again. One with other columns beside them, say, or one over
+    more files, which was staged before anybody heard of the decision.
 
     :raises SliceError: when a decision cannot be read.
     """
-    folder = f"{CHECKPOINT}/{staged.version.question}"
+    honoured = staged.version.body.get("honoured")
+
+    def has_answers_of(name: str, rejection: Rejection) -> bool:
+        if honoured is None:  # of an earlier build
+            return rejection.last_epoch >= staged.version.epoch
+        return rejection.decision_on(name) not in honoured
+
     return any(
-        name == staged.name or (rejection.rows and rejection.last_epoch >= staged.version.epoch)
-        for name, rejection in read_rejections(metadata, folder)
+        name == staged.name or (bool(rejection.rows) and has_answers_of(name, rejection))
+        for name, rejection in read_rejections(metadata, f"{CHECKPOINT}/{staged.version.question}")
     )
 
 
@@ -112,6 +118,19 @@ def read_rejections(
                 advice="Remove it to keep the answers of all rows",
             ) from e
         yield staged, rejection
+
+
+def find_rejection(metadata: Store, name: str) -> Rejection | None:
+    """Returns what somebody decided of the staged version of that name, which may be gone; None where nobody
+    rejected it, or its rows are gone, too.
+
+    :raises SliceError: when it cannot be read.
+    """
+    for question in metadata.names(CHECKPOINT):
+        found = read_rejections(metadata, f"{CHECKPOINT}/{question}", [rejection_of_staged(name)])
+        for _, rejection in found:
+            return rejection
+    return None
 
 
 def _check_ranges(offsets: Sequence[int]) -> None:

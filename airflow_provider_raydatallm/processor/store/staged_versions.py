@@ -1,8 +1,10 @@
 """Staged versions: documents beside their staged files that hold all that their commits will hold.
 
 `staged_versions/staged-000003-1a2b3c4d.json` is created once its files are staged under
-`staged/000003-1a2b3c4d/`, and never replaced. Nobody needs to be alive for it: a later run, a person or a
-command commits or discards it (`publish.commit`). Imports only fsspec, for the Airflow side.
+`staged/000003-1a2b3c4d/`, and never replaced: it would come back where somebody discards it just then. Nobody
+needs to be alive for it: a later run, a person or a command commits or discards it (`publish.commit`). What
+gates say of one that waits, once a later run judged it anew, is in a document of its own, in the checkpoint.
+Imports only fsspec, for the Airflow side.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
 from airflow_provider_raydatallm.processor.store.column_agreement import TableColumn
 from airflow_provider_raydatallm.processor.store.commit_body import check_body
 from airflow_provider_raydatallm.processor.store.file_names import (
+    CHECKPOINT,
     LAST_NUMBER,
     number_of_staged,
     plan_of_staged,
     staged_of_document,
+    verdicts_of_staged,
 )
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.versions import PublishedFile, Version
@@ -126,11 +130,33 @@ class StagedVersion:
 
     def with_gates(self, said: Sequence[GateVerdict] | None) -> StagedVersion:
         """:param said: what gates say of it now."""
+        return self._with(None if said is None else [verdict.model_dump(mode="json") for verdict in said])
+
+    def _with(self, gates: Any) -> StagedVersion:
         commit = self.body["commit"]
-        gates = None if said is None else [verdict.model_dump(mode="json") for verdict in said]
         return replace(
             self, body={**self.body, "commit": {**commit, "report": {**commit["report"], "gates": gates}}}
         )
+
+    def as_judged(self, metadata: Store) -> StagedVersion:
+        """Returns it with what gates said of it last.
+
+        :raises CorruptFileError: when the document that says so is damaged.
+        """
+        body = metadata.read_document(self._verdicts) if self.is_held else None
+        if body is None:
+            return self
+        if not isinstance(body, dict) or body.keys() != {"gates"}:
+            raise CorruptFileError(metadata, self._verdicts, "it holds other than verdicts")
+        return self._with(body["gates"])
+
+    def keep_verdicts(self, metadata: Store) -> None:
+        """Who commits it from here on commits these, which people are shown."""
+        metadata.put_document(self._verdicts, {"gates": self.body["commit"]["report"]["gates"]})
+
+    @property
+    def _verdicts(self) -> str:
+        return f"{CHECKPOINT}/{self.version.question}/{verdicts_of_staged(self.name)}"
 
     def locate(self, folders: SliceFolders) -> dict[PublishedFile, tuple[Store, str]]:
         """Where its files are until it is published."""
@@ -240,8 +266,15 @@ def read_staged(folders: SliceFolders, name: str, max_bytes: int = _MAX_BYTES) -
             advice="Run this slice to stage it here",
         )
     try:  # else it would be committed, and nobody could show it
+        staged = staged.as_judged(metadata)
         folders.of(staged.version)
         staged.to_report(folders.table.url)
+    except CorruptFileError as e:
+        raise StagedVersionError(
+            f"{path} cannot be published: {e.failure.sentence}",
+            advice=STAGE_ANEW,
+            row_texts=e.failure.row_texts,
+        ) from e
     except SliceError as e:
         if e.kind != "input":
             raise

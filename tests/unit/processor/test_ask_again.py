@@ -6,9 +6,9 @@ import contextlib
 import json
 import re
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,8 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor import slice_run
 from airflow_provider_raydatallm.processor.__main__ import main as decide
-from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
+from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people, ask_again_rejected
+from airflow_provider_raydatallm.processor.build_run import BuildRun
 from airflow_provider_raydatallm.processor.earlier_answers import NotKept, find_earlier
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.gates.sql import open_query, rows_where
@@ -32,13 +33,15 @@ from airflow_provider_raydatallm.processor.publish import reconcile, staged_comm
 from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_for_people,
+    discard_rejected,
     publish_approved,
 )
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER
+from airflow_provider_raydatallm.processor.store.rejections import is_rejected
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import read_staged, staged_names
-from tests.support import stub_engine
+from tests.support.counting_model import CountingModel as Model
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
 from tests.support.slice_files import shown
@@ -46,34 +49,6 @@ from tests.support.slice_files import shown
 N = 60
 HOLD = {"of": "truncated", "max": 0.0, "then": "hold"}
 CUT = "answer_finish_reason = 'length'"
-
-
-class Model:
-    """Cuts the answers to every fifth row, and says which time it is asked. Fails of every 20th row."""
-
-    def __init__(self, cuts: Callable[[int], bool] = lambda n: n % 5 == 0) -> None:
-        self.asked: Counter[int] = Counter()
-        self.cuts = cuts
-        self.fails: Callable[[int], bool] = lambda n: n % 20 == 7
-
-    def __call__(self, batch: pa.Table) -> pa.Table:
-        rows = [int(json.loads(text)["messages"][-1]["content"]) for text in batch["__request"].to_pylist()]
-        self.asked.update(rows)
-        answers = stub_engine.answer(batch)
-        errors = ["broken" if self.fails(n) else None for n in rows]
-        texts = [
-            None if error else f"{n}, asked {self.asked[n]}" for n, error in zip(rows, errors, strict=True)
-        ]
-        values = {
-            "text": texts, "error": errors, "error_type": [error and "Broken" for error in errors],
-            "finish_reason": ["length" if self.cuts(n) else "stop" for n in rows],
-        }  # fmt: skip
-        for name, of_rows in values.items():
-            field = answers.schema.field(name)
-            answers = answers.set_column(
-                answers.schema.get_field_index(name), field, pa.array(of_rows, field.type)
-            )
-        return answers
 
 
 @pytest.fixture
@@ -385,8 +360,47 @@ def test_version_whose_file_is_gone_is_refused(job: SliceJob) -> None:
     name = held(job, InProcess(answer=Model()))
     [file] = Path(SliceFolders.open(job.paths).staging.url).glob(f"staged/{name}/part-*")
     file.unlink()
-    with pytest.raises(SliceError, match=f"staged files of {name} cannot be read: .*{file.name}"):
+    with pytest.raises(SliceError, match=f"{file.name} is gone"):
         ask_again_for_people(job.address, name, CUT)
+
+
+@pytest.mark.parametrize("decision", ["again", "reject"])
+def test_decision_of_a_version_that_was_staged_anew_is_refused_and_rejects_nothing(
+    job: SliceJob, decision: str
+) -> None:
+    """By another task, which looks at more."""
+    cluster = InProcess(answer=Model())
+    first = held(job, cluster)
+    gates = [HOLD, {"of": "median:answer", "max": 100, "then": "hold"}]
+    second = held(changed(job, quality__gates=gates), cluster)
+    decide = partial(ask_again_rejected, condition=CUT) if decision == "again" else discard_rejected
+    with pytest.raises(SliceError, match=rf"no staged version of .* is named '{first}' \(it has: {second}\)"):
+        decide(job, first)
+    publish_approved(job, second)
+    assert published(job) == expected(lambda n: False)
+
+
+def test_condition_on_a_version_that_another_one_replaced_is_refused(
+    job: SliceJob, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = InProcess(answer=Model())
+    job = changed(job, rerun__on_config_change="recompute")
+    held(job, cluster)
+    run(changed(job, prompt="0{n}", quality__gates=[]), cluster)
+    assert main(["discard", job.output_path, job.slice_key, "--again", CUT]) == 1
+    told = capsys.readouterr().err
+    assert "another version was published since: it cannot be published any more" in told
+    assert "Traceback" not in told
+
+
+def test_condition_on_what_somebody_rejected_otherwise_is_refused(job: SliceJob) -> None:
+    cluster = InProcess(answer=Model())
+    name = held(job, cluster)
+    ask_again_rejected(job, name, CUT)
+    ask_again_rejected(job, name, CUT)  # by a job whose end nobody heard of
+    discard_rejected(job, name)
+    with pytest.raises(SliceError, match=r"no staged version of .* is named"):
+        ask_again_rejected(job, name, "n = 3")
 
 
 @pytest.mark.parametrize("zone", ["Asia/Tokyo", "America/New_York", "UTC"])
@@ -477,6 +491,26 @@ def test_published_answers_that_were_taken_over_stay(job: SliceJob, tmp_path: Pa
     assert published(job) == {**expected(lambda n: False), 100: "100, asked 2", 101: "101, asked 1"}
 
 
+def test_rows_that_a_run_answered_anew_are_asked_again_though_others_were_taken_over_before(
+    job: SliceJob, tmp_path: Path
+) -> None:
+    """By an extension that was killed, of which all rows were answered again instead."""
+    model = Model(lambda n: False)
+    cluster = InProcess(answer=model)
+    run(job, cluster)
+    pq.write_table(pa.table({"n": [100, 101]}), tmp_path / "in" / "9.parquet")
+    cluster.before_batch = killed
+    with pytest.raises(KilledError):
+        run(changed(job, rerun__on_input_change="extend"), cluster)
+    cluster.before_batch = lambda batch: None
+    model.cuts = lambda n: n in (5, 10, 100)
+    anew = changed(job, rerun__on_input_change="recompute")
+    name = held(anew, cluster)
+    assert ask_again_for_people(job.address, name, CUT) == (name, 3)
+    model.cuts = lambda n: False
+    assert (run(anew, cluster).counts.truncated, cluster.answered) == (0, N + N + 2 + 3)
+
+
 def test_rejected_answers_are_published_by_no_version_with_other_columns_beside_them(job: SliceJob) -> None:
     """A DAG published details for a while, so that a person could say which rows."""
     model = Model()
@@ -490,6 +524,83 @@ def test_rejected_answers_are_published_by_no_version_with_other_columns_beside_
     report = run(changed(plain, quality__gates=[]), cluster)
     assert (report.outcome, cluster.answered - N) == ("published", 12)
     assert published(job) == expected(is_cut)
+
+
+@pytest.mark.parametrize("then", ["approval", "next run"])
+def test_rejected_answers_are_published_by_no_version_that_was_staged_after_the_rejected_one(
+    job: SliceJob, then: str
+) -> None:
+    model = Model()
+    cluster = InProcess(answer=model)
+    plain = changed(job, publish__details=[])
+    first = held(plain, cluster)
+    second = held(job, cluster)
+    assert ask_again_for_people(job.address, first, "n % 5 = 0") == (first, 12)
+    if then == "approval":
+        with pytest.raises(SliceError, match=f"{second} of .* was rejected: its answers"):
+            publish_approved(job, second)
+    model.cuts = lambda n: False
+    assert run(changed(job, quality__gates=[]), cluster).outcome == "published"
+    assert (published(job), cluster.answered) == (expected(is_cut), N + 12)
+
+
+def test_rejected_answers_are_published_with_no_other_rows_that_a_killed_run_staged(
+    job: SliceJob, tmp_path: Path
+) -> None:
+    """The gate holds the slice's rows, and lets the same pass among more."""
+    model = Model(lambda n: is_cut(n) and n < N)
+    cluster = InProcess(answer=model)
+    few = {"of": "truncated", "max": 0.1, "then": "hold"}
+    grows = changed(job, rerun__on_input_change="recompute", quality__gates=[few])
+    name = held(grows, cluster)
+    pq.write_table(pa.table({"n": range(1001, 1101)}), tmp_path / "in" / "9.parquet")
+    with pytest.raises(KilledError):
+        slice_run.run_slice(grows, lambda progress: None, cluster, before_commit=killed)
+    ask_again_for_people(job.address, name, CUT)
+    model.cuts = lambda n: False
+    assert (run(grows, cluster).counts.truncated, cluster.answered) == (0, N + 100 + 12)
+
+
+@pytest.mark.parametrize("at", ["probes", "commit", "put"])
+def test_run_publishes_no_answers_of_a_version_that_was_rejected_meanwhile(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, at: str
+) -> None:
+    model = Model()
+    cluster = InProcess(answer=model)
+    name = held(changed(job, publish__details=[]), cluster)
+    where, step = {
+        "probes": (BuildRun, "stage"), "commit": (commits, "_confirm_columns"), "put": (commits, "_put")
+    }[at]  # fmt: skip
+    real = getattr(where, step)
+
+    def reject_first(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(where, step, real)
+        ask_again_for_people(job.address, name, "n % 5 = 0")
+        model.cuts = lambda n: False
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(where, step, reject_first)
+    report = run(changed(job, quality__gates=[]), cluster)
+    assert (report.outcome, cluster.answered) == ("published", N + 12)
+    assert published(job) == expected(is_cut)
+
+
+def test_decision_that_a_version_honours_rejects_it_no_more(job: SliceJob) -> None:
+    """Another one on the same version does."""
+    model = Model()
+    cluster = InProcess(answer=model)
+    first = held(changed(job, publish__details=[]), cluster)
+    ask_again_for_people(job.address, first, "n % 5 = 0")
+    second = held(job, cluster)
+    assert held(job, cluster) == second
+    folders = SliceFolders.open(job.paths)
+    staged = read_staged(folders, second)
+    assert staged is not None
+    document = next(Path(job.paths.metadata).glob(f"checkpoint/*/again-{first}.json"))
+    name = document.relative_to(job.paths.metadata).as_posix()
+    decision = folders.metadata.read_document(name)
+    folders.metadata.put_document(name, {**decision, "condition": "n % 5 = 0 -- once more"})
+    assert is_rejected(folders.metadata, staged)
 
 
 def test_run_publishes_nothing_that_was_rejected_since_it_staged_it(

@@ -14,9 +14,11 @@ import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
 from airflow_provider_raydatallm.processor.inference.ray_cluster import InferenceRun
 from airflow_provider_raydatallm.processor.metrics import progress
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate
+from airflow_provider_raydatallm.processor.publish.staged_commands import discard_for_people
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
@@ -207,6 +209,38 @@ def test_retry_asks_golden_rows_of_a_slice_that_has_spent_its_limit_on_its_own(
     Checkpoint(metadata, question).save_cost(1, 0.5)
     report = run_in_process(dear, InProcess(batch=BATCH))
     assert (report.outcome, report.golden and report.golden.correct) == ("published", 1)
+
+
+@pytest.mark.parametrize("decision", ["again", "reject"])
+def test_answers_that_a_person_rejected_have_cost_what_they_cost(
+    job: SliceJob, clock: Clock, decision: str
+) -> None:
+    cluster = InProcess(batch=BATCH, before_batch=clock.pass_(100))
+    waits = changed(job, quality__gates=[{"of": "rows", "then": "hold"}])
+    first = run_in_process(waits, cluster)
+    if decision == "again":
+        ask_again_for_people(job.address, first.staged_version, "name IN ('n0', 'n1')")
+        assert "cost 0.4 of limits.max_cost 0.35" in ends(limited(waits, 0.35), cluster).failure.sentence
+    else:
+        discard_for_people(job.address, first.staged_version)
+    second = run_in_process(waits, cluster)
+    costs = [report.cost and report.cost.total for report in (first, second)]
+    assert costs == pytest.approx([0.4, 0.5 if decision == "again" else 0.4], abs=1e-3)
+
+
+def test_answers_that_were_not_published_are_no_cost_of_what_takes_over_others(
+    job: SliceJob, clock: Clock, tmp_path: Path
+) -> None:
+    cluster = InProcess(batch=BATCH, before_batch=clock.pass_(100))
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in.parquet").rename(tmp_path / "in" / "a.parquet")
+    job = changed(job, input_path=f"{tmp_path}/in/")
+    ends(changed(job, quality__gates=[{"of": "rows", "max": 1}]), cluster)
+    run_in_process(changed(job, rerun__force=True), cluster)
+    pq.write_table(pa.table({"name": [f"m{i}" for i in range(BATCH)]}), tmp_path / "in" / "b.parquet")
+    report = run_in_process(limited(job, 0.3, rerun__on_input_change="extend"), cluster)
+    assert report.cost is not None
+    assert report.cost.total == pytest.approx(0.1, abs=1e-3)
 
 
 def test_killed_try_counts_as_far_as_it_kept_its_cost(job: SliceJob, clock: Clock) -> None:

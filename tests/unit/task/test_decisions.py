@@ -33,7 +33,7 @@ from airflow_provider_raydatallm.task.job.verdict import EndedWithoutReport, Fai
 from tests.support.arguments import written
 from tests.support.context import StateStore, context_of
 from tests.support.fake_cluster import FakeCluster
-from tests.support.in_process import STUB, InProcess, run_in_process
+from tests.support.in_process import STUB, InProcess, changed, run_in_process
 
 BOB = {"id": "7", "name": "bob"}
 APPROVAL = {"chosen_options": ["Approve"], "responded_by_user": BOB, "timedout": False}
@@ -270,6 +270,20 @@ def test_rows_are_asked_again_and_the_result_is_decided_of_anew(world: World) ->
     world.again = 3
     assert world.task().execute_decision(context, APPROVAL, **third)["outcome"] == "published"
     assert (world.jobs, world.asked) == (["run", "decide", "run", "decide", "run"], 3)
+
+
+@pytest.mark.parametrize("decision", [REJECTION, again("name = 'a'")], ids=["reject", "again"])
+def test_decision_of_what_was_staged_anew_meanwhile_ends_the_task_and_says_so(
+    world: World, decision: dict[str, Any]
+) -> None:
+    context, kept = world.ask()
+    more = [{"of": "rows", "then": "hold"}, {"of": "median:answer", "max": 100}]
+    anew = run_in_process(changed(world.slice_job, quality__gates=more), world.cluster)
+    with pytest.raises(RayLLMInputError, match=rf"it has: {anew.staged_version}") as refused:
+        world.task().execute_decision(context, decision, **kept)
+    assert "Clear the task: it asks again, and answers no row again" in refused.value.failure.advice
+    assert anew.staged_version is not None
+    publish_approved(world.slice_job, anew.staged_version)
 
 
 def test_condition_that_is_none_ends_the_task_and_discards_nothing(world: World) -> None:

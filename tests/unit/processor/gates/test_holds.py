@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
@@ -13,22 +14,33 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.hold import HOLD_DAYS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
+from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 from airflow_provider_raydatallm.processor.publish.published import current_report
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_for_people,
     is_known_here,
     publish_approved,
+    staged_listing,
 )
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import read_staged
-from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
+from airflow_provider_raydatallm.processor.store.versions import newest_version
+from tests.support.in_process import InProcess, answer_fixed, answer_with, changed, job_of, run_in_process
 
 CUT = answer_with(finish_reason="length")
 EACH = {"of": "rows", "then": "hold"}
 MANY_CUT = {"of": "truncated", "max": 0.5, "then": "hold"}
+
+
+def share(rows: ds.Dataset) -> float:
+    return SHARE["now"]
+
+
+#: What the check says, once its author has mended it.
+SHARE = {"now": 95.0}
 
 
 @pytest.fixture
@@ -40,6 +52,119 @@ def job(tmp_path: Path) -> SliceJob:
 
 def files(job: SliceJob) -> list[Path]:
     return [*Path(job.slice_path).glob("*")]
+
+
+def test_what_a_person_was_shown_last_is_what_the_version_says(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And what later slices are compared with."""
+    cluster = InProcess(answer=CUT)
+    own = {"of": f"{__name__}:share", "max": 0.5, "then": "hold"}
+    checked = changed(job, quality__gates=[own])
+    first = run_in_process(checked, cluster)
+    monkeypatch.setitem(SHARE, "now", 0.6)
+    checked = changed(job, quality__gates=[own, MANY_CUT])
+    shown = run_in_process(checked, cluster)
+    assert (shown.staged_version, cluster.answered) == (first.staged_version, 3)
+    said = [f"{__name__}:share is 0.6, above max 0.5", "truncated is 1, above max 0.5"]
+    assert list(map(str, shown.gates or ())) == said
+    folders = SliceFolders.open(job.paths)
+    [listed] = staged_listing(folders)
+    assert [gate["of"] for gate in listed["held_by"]] == [own["of"], "truncated"]
+    assert shown.staged_version is not None
+    assert publish_approved(checked, shown.staged_version).gates == shown.gates
+    version = newest_version(folders.metadata)
+    assert version is not None
+    assert Facts.of_commit(version.body).checks[f"{__name__}:share"] == 0.6
+    assert folders.metadata.names("checkpoint") == []
+
+
+def test_damaged_verdicts_are_told_of_and_a_run_judges_anew(job: SliceJob) -> None:
+    cluster = InProcess(answer=CUT)
+    run_in_process(job, cluster)
+    waits = changed(job, quality__gates=[MANY_CUT])
+    name = run_in_process(waits, cluster).staged_version
+    assert name is not None
+    [verdicts] = Path(job.paths.metadata).glob("checkpoint/*/gates-*.json")
+    verdicts.write_text(verdicts.read_text().replace("truncated", "rows"))
+    with pytest.raises(SliceError, match=r"cannot be published: .*gates-.* is damaged"):
+        publish_approved(waits, name)
+    again = run_in_process(waits, cluster)
+    assert (again.outcome, cluster.answered) == ("held", 3)
+    assert publish_approved(waits, again.staged_version or "").gates == again.gates
+
+
+@pytest.mark.parametrize("damage", ["gone", "cut"])
+def test_held_slice_whose_files_are_lost_is_staged_anew_whatever_looks_at_them(
+    job: SliceJob, damage: str
+) -> None:
+    cluster = InProcess()
+    checked = changed(job, quality__gates=[EACH, {"of": "sql:SELECT count(*) FROM answers", "min": 1}])
+    first = run_in_process(checked, cluster)
+    for file in Path(job.paths.staging, "staged", first.staged_version or "").iterdir():
+        if damage == "gone":
+            file.unlink()
+        else:
+            file.write_bytes(file.read_bytes()[:100])
+    again = run_in_process(checked, cluster)
+    assert (again.outcome, again.staged_version != first.staged_version) == ("held", True)
+    assert cluster.answered == 3
+
+
+def test_retry_asks_rows_in_quarantine_of_a_slice_that_waits_again(job: SliceJob) -> None:
+    cluster = InProcess()
+    lossy = changed(job, quality__max_quarantine=1, prompt="fail {name}")
+    first = run_in_process(lossy, cluster)
+    assert (first.outcome, first.counts.quarantined) == ("held", 3)
+    cluster.answer = answer_fixed
+    retried = run_in_process(changed(lossy, rerun__retry_quarantined=True), cluster)
+    assert (retried.outcome, retried.counts.quarantined, cluster.answered) == ("held", 0, 6)
+    assert run_in_process(changed(lossy, rerun__retry_quarantined=True)).staged_version == (
+        retried.staged_version
+    )
+    assert publish_approved(lossy, retried.staged_version or "").counts.succeeded == 3
+
+
+def test_force_answers_what_a_person_rejected_again(job: SliceJob) -> None:
+    """Once, and then waits for what the gates say of these answers."""
+    cluster = InProcess(batch=1)
+    forced = changed(job, rerun__force=True, quality__repeat=2)
+    run_in_process(forced, cluster)
+    discard_for_people(job.address, None)
+    answered = cluster.answered
+
+    def die(batch: pa.Table) -> None:
+        if cluster.answered == answered + 1:
+            raise KeyboardInterrupt
+
+    cluster.before_batch = die
+    with pytest.raises(KeyboardInterrupt):
+        run_in_process(forced, cluster)
+    cluster.before_batch = lambda batch: None
+    report = run_in_process(forced, cluster)
+    assert cluster.answered == 2 * answered
+    assert [gate.of for gate in report.gates or ()] == ["rows"]
+    assert run_in_process(forced, cluster).staged_version == report.staged_version
+    assert cluster.answered == 2 * answered
+
+
+def test_force_publishes_no_answers_that_a_person_rejected_where_they_were_staged_before(
+    job: SliceJob,
+) -> None:
+    cluster = InProcess()
+    forced = changed(job, rerun__force=True)
+    first = run_in_process(forced, cluster)
+    passes = {"of": "rows", "min": 1, "then": "hold"}
+
+    def die() -> None:
+        raise KeyboardInterrupt
+
+    more = changed(forced, publish__details=["attempts"], quality__gates=[passes])
+    with pytest.raises(KeyboardInterrupt):
+        run_slice(more, lambda progress: None, cluster, before_commit=die)
+    discard_for_people(job.address, first.staged_version)
+    assert run_in_process(more, cluster).outcome == "published"
+    assert cluster.answered == 6
 
 
 def test_held_slice_is_published_by_its_approval_which_answers_nothing(job: SliceJob) -> None:

@@ -229,7 +229,7 @@ def test_plan_of_other_rows_takes_over_no_row(own: SliceJob) -> None:
 
 @pytest.mark.parametrize("body", [[], {"counts": {}}, {"counts": {"dropped": "1"}, "tokens": {}}])
 def test_totals_of_another_shape_are_named(own: SliceJob, body: Any) -> None:
-    checkpoint = Checkpoint(folders_of(own).metadata, answers_fingerprint(own), 1)
+    checkpoint = Checkpoint(folders_of(own).metadata, answers_fingerprint(own), newest(own))
     checkpoint.save_carried_over(body)
     with pytest.raises(CorruptFileError, match=r"carried-over-000001\.json is damaged"):
         checkpoint.carried_over()

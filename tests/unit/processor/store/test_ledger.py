@@ -239,7 +239,7 @@ def test_rows_that_are_asked_again_count_only_as_later_runs_answered_them(
 ) -> None:
     asked = {0: first, 1: second}
     spans_of = [ledger.position(unit, np.array(of, np.int64).reshape(-1, 2)) for unit, of in asked.items()]
-    again = ledger.AskedRows(2, spans.merge_spans(np.concatenate(spans_of)))
+    again = ledger.OldRows(2, spans.merge_spans(np.concatenate(spans_of)))
     before = ledger_of(fragments, [("rows", carried)]).rows
     after = before.set_aside(again)
     assert (after.names, len(after.ends)) == (before.names, len(before.ends))
@@ -250,6 +250,29 @@ def test_rows_that_are_asked_again_count_only_as_later_runs_answered_them(
             (ledger.SET_ASIDE if is_old and unit >= 0 and row in rows(asked[unit]) else unit, row)
             for unit, row in was
         ], name
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.just("rows"), st.integers(1, 3), some_ranges), min_size=1, max_size=6),
+    some_ranges, some_spans, some_spans,
+)  # fmt: skip
+def test_rows_that_another_version_has_count_no_more_and_no_fragment_of_them_alone_is_left(
+    fragments: list[tuple[FragmentKind, int, list[tuple[int, int, int]]]],
+    carried: list[tuple[int, int, int]],
+    first: list[Span],
+    second: list[Span],
+) -> None:
+    has = {0: first, 1: second}
+    spans_of = [ledger.position(unit, np.array(of, np.int64).reshape(-1, 2)) for unit, of in has.items()]
+    old = ledger.OldRows(2, spans.merge_spans(np.concatenate(spans_of)))
+    before = ledger_of(fragments, [("rows", carried)]).rows
+    after = before.without([old])
+    marked = before.set_aside(old, ledger.SUPERSEDED)
+    wanted = {name: rows_of(marked, number) for number, name in enumerate(before.names)}
+    left = {name: of for name, of in wanted.items() if {unit for unit, _ in of} - {ledger.SUPERSEDED}}
+    found = {name: rows_of(after, number) for number, name in enumerate(after.names)}
+    assert found == (left if marked is not before else wanted)
 
 
 def rows_of(fragments: ledger.Fragments, number: int) -> list[tuple[int, int]]:

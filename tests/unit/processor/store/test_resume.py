@@ -216,7 +216,7 @@ def test_rows_that_engines_died_of_are_answered_after_all_others(
     assert not checkpoint.has_finished_rows()
     finish(job, plan, [(2, 2)])
     assert checkpoint.has_finished_rows()
-    state = CheckpointState(plan, checkpoint.read_ledger(plan), max_attempts=1)
+    state = CheckpointState(plan, checkpoint.read_ledger(plan)[0], max_attempts=1)
     assert [(unit, spans.tolist()) for unit, spans in state.suspects] == [(0, [[4, 5]]), (2, [[1, 2]])]
     state.release_ledger()
     assert (state.missing.rows, state.rows_missing, state.is_finished) == (97, 99, False)

@@ -176,7 +176,7 @@ class Quality(TypedDict, total=False):
         columns that the request reads, and one or more of the answers' columns. Each run answers them with
         the same engine, publishes none of them, and its report says how many are right. Default: none.
     :param repeat: random rows that are asked once more: the report says how many have another answer then.
-        Below 1 a share of the rows (0.01), else so many of them (200). Their second answers are not
+        Below 1 a share of the rows (0.01), from 2 on so many of them (200). Their second answers are not
         published. Default: none.
     :param judge: a second model that is asked of random answers whether they are right, such as
         `{"model": "Qwen/Qwen3-8B", "prompt": "{review} Label: {answer} Is the label right?", "rows": 200}`.

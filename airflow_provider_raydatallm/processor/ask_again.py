@@ -17,8 +17,9 @@ from airflow_provider_raydatallm.processor.gates.own_checks import open_rows
 from airflow_provider_raydatallm.processor.gates.sql import rows_where
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.publish.carry_over import RowIds, quarantined_rows
-from airflow_provider_raydatallm.processor.publish.commit import check_files
+from airflow_provider_raydatallm.processor.publish.commit import check_files, find_published
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
+    PublishedBeforeError,
     discard_as_rejected,
     get_staged,
     is_known,
@@ -52,8 +53,12 @@ def ask_again_for_people(of: SliceAddress, name: str | None, condition: str) -> 
     staged = get_staged(folders, name)
     try:
         rows = _rows_where(folders, staged, condition)
-    except (OSError, pa.ArrowException):
-        check_files(folders, staged)
+    except (OSError, pa.ArrowException, SliceError) as e:
+        # Its files are in the table then, also where its publication was killed.
+        if (version := find_published(folders, staged.name)) is not None:
+            raise PublishedBeforeError(folders, staged.name, version) from e
+        if not isinstance(e, SliceError):
+            check_files(folders, staged)
         raise
     offsets = {unit: spans.ravel().tolist() for unit, spans in rows.items()}
     discard_as_rejected(folders, staged, condition, offsets)

@@ -94,7 +94,7 @@ class Build:
         )
 
     def check_rows(self, cluster: Cluster, files: Sequence[str]) -> dict[str, float]:
-        """Returns what the own checks of gates say.
+        """Returns what the own checks of gates say, without those that know nothing.
 
         :param files: addresses of the staged rows.
         :raises SliceError: naming the check that raises, or says no number; where one hangs, or its process
@@ -104,7 +104,7 @@ class Build:
         plans = [CheckPlan(check, tuple(files)) for check in checks]
         try:
             said = cluster.run_tasks(run_check, plans, timeout=self.job.limits.stall) if plans else []
-            return dict(zip(checks, said, strict=True))
+            return {check: told for check, told in zip(checks, said, strict=True) if told is not None}
         except SliceError as e:
             if e.failure.kind == "input":
                 raise
@@ -116,9 +116,9 @@ class Build:
         return self._state_of(self.plan, self.checkpoint, lease)
 
     def load_probe_state(self, probe: Probe, lease: Lease | None = None) -> CheckpointState:
-        """As `load_state`, of a probe's rows."""
+        """As `load_state`, of a probe's rows. No retry asks those again that failed."""
         state = self._state_of(probe.plan, probe.checkpoint(self.checkpoint), lease)
-        return replace(state, unasked=probe.unasked)
+        return replace(state, failed_since=0, unasked=probe.unasked)
 
     def known_figures(self, *, are_taken_over: bool) -> dict[str, ProbeFigures]:
         """Returns what the published version tells of probes, by their names, where its answers are published

@@ -117,14 +117,14 @@ class BuildRun:
         limit_raised = False
         while not state.is_finished:
             self.reporter.report({"step": "start", **self.progress()})
-            fragments = state.ledger.fragments
+            outcomes = state.ledger.outcomes
             can_raise_limit = bool(state.missing) and build.job.quality.on_too_long == "raise_limit"
             state.release_ledger()  # inference takes hours, and the ledger is read again after it
             self._infer_once(rows, state, limit_raised)
             state = rows.load_state()
             if not rows.is_probe:
                 self._check_failures(state)
-            is_stuck = not state.is_finished and state.ledger.fragments <= fragments
+            is_stuck = not state.is_finished and state.ledger.outcomes <= outcomes
             if is_stuck and Commits.list(build.folders.metadata).highest >= build.number:
                 raise NumberTakenError(f"another run, or gc, changed {build.folders.table.url} meanwhile")
             if is_stuck and (limit_raised or not can_raise_limit):
@@ -184,13 +184,19 @@ class BuildRun:
         inference = rows.inference
         assert inference is not None
         held_by = engine or inference.engine
-        rows_left = 0
+        workers: set[str] = set()
+        rows_left, waited_s = 0, 0.0
+        self.spending.begin_engine()
         if not rows.is_probe:  # the slice is answered
             self._check_cost()
 
         def on_queued(waiting: dict[str, Any]) -> None:
+            nonlocal waited_s
             self._check_lease()
-            meter.record_queue_time(waiting["waited_s"])
+            self.spending.begin_engine()
+            if not (rows.is_probe and meter.finished_rows):  # the slice's rows waited for others
+                meter.add_queue_time(waiting["waited_s"] - waited_s)
+            waited_s = waiting["waited_s"]
             # The longer the wait, the fewer the log lines.
             log_every = min(60.0, max(PROGRESS_SECONDS, waiting["waited_s"] / 10))
             self.reporter.report({"step": "queued", **self.progress(), **waiting}, log_every)
@@ -215,7 +221,9 @@ class BuildRun:
                 # a row that a task delivered again counts twice.
                 raise SliceError(f"{lost:,} rows failed", kind="transient")
             rows_left -= update.settled_rows
-            self.spending.record(meter.gpu_seconds(self._gpus_held(held_by), time.time()))
+            workers.update(update.workers)
+            # The fewest that it may have, as long as it is not known.
+            self.spending.record(held_by.gpus_held(len(workers) or None) or held_by.resources.gpus)
             step = "answer" if meter.finished_rows else "start"
             progress = {"step": step, **self.progress()}
             if build.finish_by is not None:
@@ -250,12 +258,13 @@ class BuildRun:
                 still_missing,
                 next_run,
                 on_queued,
+                self.spending.begin_engine,
                 limit_raised,
                 Feedback.of(url, folder, inference.plan, invalid) if build.job.quality.repair else None,
                 rows.is_probe,
             )
 
-        fragments_of_probes: dict[str, int] = {}
+        outcomes_of_probes: dict[str, int] = {}
 
         def next_run() -> InferenceRun | None:
             if engine is not None:  # suspects wait for the next round
@@ -269,8 +278,8 @@ class BuildRun:
             for probe in map(self._rows_of, [probe for probe in probes if probe.shares_engine]):
                 state, folder = probe.load_state(), probe.checkpoint.folder
                 # As long as they come back: some may wait for an engine with a higher limit.
-                has_moved = state.ledger.fragments > fragments_of_probes.get(folder, -1)
-                fragments_of_probes[folder] = state.ledger.fragments
+                has_moved = state.ledger.outcomes > outcomes_of_probes.get(folder, -1)
+                outcomes_of_probes[folder] = state.ledger.outcomes
                 if state.missing and has_moved:
                     return run_of(probe, state.missing, state.invalid)
             return None
@@ -290,10 +299,6 @@ class BuildRun:
         self.meter.failed_rows, self.meter.invalid_rows = state.rows_quarantined, state.rows_invalid
         build = self.build
         check_quarantine(build.job, build.plan, build.checkpoint, state)
-
-    def _gpus_held(self, engine: Engine) -> float | None:
-        """Of an engine that runs. The fewest that it may have, as long as it is not known."""
-        return engine.gpus_held(self.meter.workers) or engine.resources.gpus
 
     def _check_cost(self) -> None:
         """:raises SliceError: when the slice has spent what it may."""

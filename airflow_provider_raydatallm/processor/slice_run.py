@@ -43,6 +43,7 @@ from airflow_provider_raydatallm.processor.request.answers.parsers import open_p
 from airflow_provider_raydatallm.processor.slice_report import slice_report
 from airflow_provider_raydatallm.processor.store import lease, versions
 from airflow_provider_raydatallm.processor.store.column_agreement import table_metadata
+from airflow_provider_raydatallm.processor.store.epochs import newest_epoch_written
 from airflow_provider_raydatallm.processor.store.lease import Lease, LeaseLostError
 from airflow_provider_raydatallm.processor.store.leftovers import remove_what_runs_kept
 from airflow_provider_raydatallm.processor.store.ownership import take_folders
@@ -296,7 +297,7 @@ def _acquire_lease(
         folders.metadata,
         me=name or f"process {os.getpid()} on {socket.gethostname()}",
         slice_key=job.slice_key,
-        published_epoch=lambda: versions.epoch(folders.metadata),
+        known_epoch=lambda: newest_epoch_written(folders.metadata),
         wait=job.rerun.on_running == "attach",
         stop_waiting=is_published,
     )

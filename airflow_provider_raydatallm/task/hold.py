@@ -13,7 +13,7 @@ from airflow.sdk import Param
 
 from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
-from airflow_provider_raydatallm.contract.result.errors import StorageError
+from airflow_provider_raydatallm.contract.result.errors import SliceError, StorageError
 from airflow_provider_raydatallm.contract.result.failure import Failure
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.hold import Hold
@@ -169,15 +169,25 @@ def decide_here(submission_: JobSubmission, held: HeldSlice, decision: Decision)
     """Does what was decided, if this machine reaches the slice: its report, or True for what was rejected.
     False where the cluster has to.
 
-    :raises SliceError: when it cannot be published.
+    :raises SliceError: when it cannot be published, such as one that somebody discarded meanwhile.
     """
     from airflow_provider_raydatallm.processor.publish import staged_commands
 
     job = held.job
     if decision.again:  # which reads the rows
         return False
-    if submission.uses_another_store(submission_) or not staged_commands.is_in_reach(job, held.staged):
+    if submission.uses_another_store(submission_):
         return False
+    is_known = staged_commands.is_known_here(job, held.staged)
+    if is_known is None:
+        return False
+    if decision.is_approval and not is_known:
+        raise SliceError(
+            f"{held.staged} of slice {job.slice_key!r} was discarded meanwhile, perhaps to have rows of it "
+            "asked again",
+            kind="input",
+            advice=_ASK_AGAIN,
+        )
     try:
         if decision.is_approval:
             return staged_commands.publish_approved(job, held.staged)

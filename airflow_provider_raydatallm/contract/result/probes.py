@@ -54,7 +54,7 @@ class GoldenFigures(ProbeFigures):
     """A golden row is right when all of its known answers are; one that fails is wrong. The report's other
     sections count none of them.
 
-    hash: of the golden files.
+    hash: of the golden files' content.
     columns: the answers' columns that were compared.
     low: where the accuracy of all such rows begins, with a confidence of 95% (Wilson's interval).
     high: where it ends.
@@ -118,7 +118,8 @@ class JudgeFigures(ProbeFigures):
     share: of those that it agrees with among those that it judged; None where it judged none.
     low: where the share of all answers begins, with a confidence of 95% (Wilson's interval).
     high: where it ends.
-    before: the share of the newest slice before this one, by date, with the same judge.
+    before: the share of the newest slice before this one, by date, with the same judge, if it judged half of
+        the answers there.
     """
 
     model: str
@@ -129,7 +130,7 @@ class JudgeFigures(ProbeFigures):
 
     @property
     def gated(self) -> float | None:
-        return self.share
+        return self.share if 2 * self.failed <= self.rows else None
 
     def __str__(self) -> str:
         if self.share is None:

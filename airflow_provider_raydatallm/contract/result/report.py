@@ -121,10 +121,10 @@ class Utilisation(Contract):
 
 
 class Cost(Contract):
-    """What the slice's GPUs cost, by `gpu_hour_price`. `total`: of this run, golden rows included, and of
-    earlier tries of the same version as far as they kept it, as `limits.max_cost` counts. The others are of
-    this run's `gpu_seconds`, by the rows that it finished and its tokens, in and out. Where it finished no
-    row, `per_1000_rows` is of `total`.
+    """What the slice's GPUs cost, by `gpu_hour_price`. `total`: of this run, with golden rows, those asked
+    twice and the judge, and of earlier tries of the same version as far as they kept it, as `limits.max_cost`
+    counts. The others are of this run's `gpu_seconds`, by the rows that it finished and its tokens, in and
+    out. Where it finished no row, `per_1000_rows` is of `total`.
     """
 
     total: float
@@ -146,11 +146,11 @@ class Cost(Contract):
         """Returns None without a price, or without GPUs, and where it is not known how many had rows.
 
         :param earlier: what other tries cost.
-        :param now: what this one cost, golden rows included.
+        :param now: what this one cost, with all engines of it.
         :param rows_of_tries: which all tries finished together.
         """
         cost = cost_of(gpu_seconds, gpu_hour_price) or 0.0
-        total = max(cost, now) + earlier
+        total = (now or cost) + earlier
         if gpu_hour_price is None or not (cost or (total and not rows)):
             return None
         of_rows, finished = (cost, rows) if rows else (total, rows_of_tries)

@@ -15,7 +15,8 @@ class GateVerdict(Contract):
     figure: itself, where that is a number, also where its change counts.
     slices: how many earlier ones it was compared with: those that tell the figure.
     verdict: `unknown` where nothing is known, as of labels that are none, or with fewer than three slices
-        before: it stops nothing, unless the gate leaves the slice to a person, by which it is `held`.
+        before: it stops nothing, unless the gate leaves the slice to a person, by which it is `held`. An own
+        check that gives no value has `failed`, unless it warns or holds.
     """
 
     of: str

@@ -70,8 +70,8 @@ class Quality(Group):
         None,
         affects=Affects.NOTHING,
         doc="random rows that are asked once more: the report says how many have another answer then. Below "
-        "1 a share of the rows (0.01), else so many of them (200). Their second answers are not published. "
-        "Default: none.",
+        "1 a share of the rows (0.01), from 2 on so many of them (200). Their second answers are not "
+        "published. Default: none.",
         gt=0,
         le=MOST_REPEATED,
     )
@@ -95,6 +95,10 @@ class Quality(Group):
     @field_validator("repeat")
     @classmethod
     def _check_repeat(cls, value: float | None) -> float | None:
+        if value == 1:  # nothing tells 1 from 1.0, and one row tells nothing
+            raise ValueError(
+                "1 could be one row, or all of them: give a share below 1, or a number of rows from 2 on"
+            )
         if value is not None and value >= 1 and value % 1:
             raise ValueError(
                 f"{value:g} is neither a number of rows nor a share of them: give a whole one, or one below 1"

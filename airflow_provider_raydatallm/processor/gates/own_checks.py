@@ -49,10 +49,10 @@ def open_rows(files: Sequence[str]) -> ds.Dataset:
     return ds.dataset([path for _, path in opened], filesystem=opened[0][0], format="parquet")
 
 
-def run_check(plan: CheckPlan) -> float:
-    """Returns what the check says of the rows.
+def run_check(plan: CheckPlan) -> float | None:
+    """Returns what the check says of the rows; None where it knows nothing, such as of no rows.
 
-    :raises SliceError: when it raises, or returns no number.
+    :raises SliceError: when it raises, or returns anything else than a number.
     """
     check, rows = load_check(plan.check), open_rows(plan.files)
     try:
@@ -66,6 +66,8 @@ def run_check(plan: CheckPlan) -> float:
             advice=MEND,
             row_texts=(str(e),),
         ) from e
+    if value is None:
+        return None
     if (number := _number(value)) is None:
         raise SliceError(
             f"the check {plan.check!r} returned a {type(value).__name__}, which is no finite number",

@@ -33,7 +33,9 @@ def judge(gate: Gate, slice_: Facts, before: Sequence[Facts]) -> GateVerdict:
             value = figure.against(slice_, compared)
     verdict: Verdict
     has_limit = gate.max is not None or gate.min is not None
-    if value is None or not has_limit:
+    if gate.is_own_check and figure.of(slice_) is None and gate.then == "fail":
+        verdict = "failed"  # its author meant it to say something
+    elif value is None or not has_limit:
         verdict = "held" if gate.then == "hold" else "unknown"
     elif _is_beyond(gate, value):
         verdict = _STOPPED_BY[gate.then]

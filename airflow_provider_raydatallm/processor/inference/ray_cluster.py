@@ -81,6 +81,7 @@ class InferenceRun:
     still_missing: reads again which of the rows are.
     next_run: returns the next run of the same engine, when this one is written; None when there is none.
     on_wait: called every second while the run waits for room on the cluster, as by `admission.admit`.
+    on_admitted: called when there is room.
     limit_raised: the engine replaces one whose length limit was too low for the rows.
     feedback: for rows whose answers were invalid.
     is_probe: the rows are not the slice's, and do not count as such.
@@ -94,6 +95,7 @@ class InferenceRun:
     still_missing: Callable[[], MissingRows]
     next_run: Callable[[], InferenceRun | None]
     on_wait: Callable[[dict[str, Any]], None]
+    on_admitted: Callable[[], None]
     limit_raised: bool = False
     feedback: Feedback | None = None
     is_probe: bool = False
@@ -183,6 +185,7 @@ class RayCluster:
             engine.stop()
             raise
         try:
+            run.on_admitted()
             say_admitted()
             with starting():
                 engine.on_admitted()

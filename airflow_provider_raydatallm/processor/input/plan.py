@@ -7,6 +7,7 @@ offset), so that users need no id column. The plan also fixes the types of the r
 from __future__ import annotations
 
 import contextlib
+import hashlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -37,6 +38,8 @@ from airflow_provider_raydatallm.processor.storage.filesystem import open_fs
 
 #: Files that are opened or checked at once: the threads wait for storage rather than compute.
 STORAGE_THREADS = 16
+#: That are hashed at once.
+_HASHED_BYTES = 1 << 20
 #: Fields of a plan that are JSON as they are.
 _JSON_FIELDS = ("url", "format", "input_hash", "files")
 
@@ -241,6 +244,14 @@ class InputReader:
                 kind="transient",
                 place=Place(file=unit.file.path),
             )
+
+    def content_hash(self, file: PlannedFile) -> str:
+        """Returns the SHA-256 of its bytes."""
+        digest = hashlib.sha256()
+        with self._format.open(file) as (handle, _):
+            while block := handle.read(_HASHED_BYTES):
+                digest.update(block)
+        return digest.hexdigest()
 
     def count_rows(self, unit: Unit) -> int:
         """Counts the slice's rows in a unit's range."""

@@ -102,12 +102,20 @@ class Deaths(NamedTuple):
 
 class WriterUpdate(NamedTuple):
     """The writers' counts since the last update: summaries of finished groups, failed rows, and samples of
-    the nodes. Of `deaths`, all of the run."""
+    the nodes. Of `deaths`, all of the run. `probe_workers`: those that answered rows which are not the
+    slice's."""
 
     summaries: Sequence[pa.Table] = ()
     failed: int = 0
     samples: Sequence[NodeSample] = ()
     deaths: Deaths = Deaths()
+    probe_workers: frozenset[str] = frozenset()
+
+    @property
+    def workers(self) -> frozenset[str]:
+        """Those that answered."""
+        named = (name for summary in self.summaries for name in summary.column("worker").to_pylist())
+        return self.probe_workers.union(filter(None, named))
 
     @property
     def finished_rows(self) -> int:
@@ -116,7 +124,7 @@ class WriterUpdate(NamedTuple):
 
     def without_rows(self) -> WriterUpdate:
         """What is left where the rows are not the slice's."""
-        return self._replace(summaries=(), failed=0)
+        return self._replace(summaries=(), failed=0, probe_workers=self.workers)
 
     @property
     def settled_rows(self) -> int:
@@ -146,6 +154,8 @@ class Meter:
         self._counts: dict[str, int] = {}
         self._began = time.time()
         self._queue_s = 0.0
+        #: Of engines after the first: before the last row, and since then.
+        self._later_queue_s = self._waiting_s = 0.0
         self._publish_s: float | None = None
         self._first_request: float | None = None
         self._first_row: float | None = None
@@ -174,6 +184,7 @@ class Meter:
                 self._first_row = min(finished, self._first_row or finished)
             if finished is not None:
                 self._last_row = max(finished, self._last_row or finished)
+                self._later_queue_s, self._waiting_s = self._later_queue_s + self._waiting_s, 0.0
             self._rows_before_requests += group["rows"] + group["failed"]
             if self._first_request is not None and self._last_row is not None:
                 at = max(finished or self._last_row, self._first_request)
@@ -195,10 +206,12 @@ class Meter:
             self._node_usage.count_between(self._first_request, self._last_row, self._held_gpus)
             self._recent.add(self._first_request, time.time(), self.finished_rows, self.tokens)
 
-    def record_queue_time(self, seconds: float) -> None:
-        """Sets the seconds of waiting for room on the cluster; the engine's start begins after them."""
+    def add_queue_time(self, seconds: float) -> None:
+        """Adds seconds of waiting for room on the cluster; the engine's start begins after them."""
         if self._first_request is None:
-            self._queue_s = seconds
+            self._queue_s += seconds
+        else:
+            self._waiting_s += seconds
 
     def record_publish_time(self, seconds: float) -> None:
         self._publish_s = seconds
@@ -308,11 +321,14 @@ class Meter:
         return len(self._work_by_worker) or None
 
     def gpu_seconds(self, gpus: float | None, until: float | None) -> float | None:
-        """Returns the seconds since the engine began to start, times its GPUs.
+        """Returns the seconds since the engine began to start, without those of waiting for room, times its
+        GPUs.
 
         :param until: epoch seconds.
         """
-        return max(until - self._began - self._queue_s, 0.0) * gpus if gpus and until is not None else None
+        if not gpus or until is None:
+            return None
+        return max(until - self._began - self._queue_s - self._later_queue_s, 0.0) * gpus
 
     def _utilisation(self) -> Utilisation:
         usage = self._node_usage.utilisation()

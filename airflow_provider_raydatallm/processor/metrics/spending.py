@@ -3,6 +3,8 @@ that it stays as long as they do, and is lost with them when they are published.
 
 from __future__ import annotations
 
+import time
+
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import cost_of
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -21,6 +23,7 @@ class Spending:
         self._checkpoint, self._lease = checkpoint, lease
         kept = checkpoint.costs() if self._price is not None else {}
         self.earlier, self.now = sum(kept.values()), 0.0
+        self._before_engine, self._engine_began = 0.0, time.time()
         self._before = kept.get(lease.epoch, 0.0)  # by this process, for a version that others published
 
     @property
@@ -28,9 +31,14 @@ class Spending:
         """What all tries spent by now; None without a price, or before GPUs cost anything."""
         return self.earlier + self.now or None
 
-    def record(self, gpu_seconds: float | None) -> None:
-        """:param gpu_seconds: of this try."""
-        self.now = max(self.now, cost_of(gpu_seconds, self._price) or 0.0)
+    def begin_engine(self) -> None:
+        """Counts the time of one more engine from now on: while it waits for room, it holds no GPU."""
+        self._before_engine, self._engine_began = self.now, time.time()
+
+    def record(self, gpus: float | None) -> None:
+        """:param gpus: that the engine holds."""
+        gpu_seconds = (time.time() - self._engine_began) * (gpus or 0.0)
+        self.now = max(self.now, self._before_engine + (cost_of(gpu_seconds, self._price) or 0.0))
 
     def check(self, answered: int, planned: int) -> None:
         """:raises SliceError: when a slice with rows to answer has spent what it may."""

@@ -19,9 +19,11 @@ from airflow_provider_raydatallm.contract.spec.golden import MOST_GOLDEN_ROWS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.inference.ray_cluster import InferencePlan
-from airflow_provider_raydatallm.processor.input.listing import Listing, list_input
+from airflow_provider_raydatallm.processor.input.listing import Listing, list_input, short_hash
+from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.input.publishable import CheckedReader
 from airflow_provider_raydatallm.processor.input.survey import find_columns, survey_input
+from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
 from airflow_provider_raydatallm.processor.input.types.declared import parse_path
 from airflow_provider_raydatallm.processor.probes.base import Answered, Probe, Tokens, beside_answers
 from airflow_provider_raydatallm.processor.probes.statistics import (
@@ -44,7 +46,7 @@ class GoldenRows(Probe):
     """Answered as the slice's rows are, by the same engine, after them.
 
     :ivar columns: of the answers, those whose right values they have.
-    :ivar hash: of their files.
+    :ivar hash: of their files' content.
     """
 
     name = "golden"
@@ -212,7 +214,23 @@ def _find(inference: InferencePlan, path: str) -> GoldenRows:
             kind="input",
             advice="Give some hundred rows whose right answers are known",
         )
-    return GoldenRows(inference=replace(inference, plan=plan), hash=listing.hash, columns=columns)
+    plan, content = _by_content(plan)
+    return GoldenRows(inference=replace(inference, plan=plan), hash=content, columns=columns)
+
+
+def _by_content(plan: Plan) -> tuple[Plan, str]:
+    """Returns the plan with units that are the same where their files are written again with the same bytes,
+    and a hash of these."""
+    files = list(dict.fromkeys(unit.file for unit in plan.units))
+    with plan.open() as reader:
+        contents = [reader.content_hash(file) for file in files]
+    rule = [plan.format, plan.options.to_json(), schema_to_json(plan.source_schema)]
+    keyed = {
+        file: replace(file, key=short_hash([number, content, rule]))
+        for number, (file, content) in enumerate(zip(files, contents, strict=True))
+    }
+    units = tuple(replace(unit, file=keyed[unit.file]) for unit in plan.units)
+    return replace(plan, units=units), short_hash(contents)
 
 
 def _without_rows(path: str) -> SliceError:

@@ -7,6 +7,7 @@ says: a file of the sampled rows with their answers, named after its content, wh
 from __future__ import annotations
 
 import hashlib
+import string
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,11 +30,18 @@ from airflow_provider_raydatallm.processor.input.survey import survey_input
 from airflow_provider_raydatallm.processor.probes.base import Answered, Probe, Tokens
 from airflow_provider_raydatallm.processor.probes.sample import all_but, by_unit, sample_rows
 from airflow_provider_raydatallm.processor.probes.statistics import wilson_interval
-from airflow_provider_raydatallm.processor.request.answers.parsers import open_parser
+from airflow_provider_raydatallm.processor.request.answers.shape import TextParser
 from airflow_provider_raydatallm.processor.request.prompt import Template
 
 _YES, _NO = "yes", "no"
 _VERDICT = "verdict"
+
+
+class _VerdictParser(TextParser):
+    def _parse_text(self, text: str | None, *, was_cut: bool) -> Any:
+        # Not every engine makes a model write a choice as it is.
+        plain = text and text.strip(string.whitespace + string.punctuation).casefold()
+        return super()._parse_text(plain, was_cut=was_cut)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +93,7 @@ class JudgedAnswers(Probe):
         survey = survey_input(job, list_input(job))
         plan = survey.plan(rows.column_names)
         builder = request_builder(job, plan, SliceAdapters())
-        shape = open_parser(job, None, plan.columns)
+        shape = _VerdictParser(job, None, plan.columns)
         return replace(
             self, inference=plan_inference(job, plan, shape, builder, SliceAdapters()), unasked=None
         )

@@ -79,11 +79,20 @@ def publish_approved(job: SliceJob, name: str) -> Report:
     return version.to_report(job.slice_path)
 
 
-def is_in_reach(job: SliceJob, name: str) -> bool:
-    """Whether this machine sees, in some seconds, that a version of that name is staged, or has been
-    published."""
+def is_known_here(job: SliceJob, name: str) -> bool | None:
+    """Whether a version of that name is staged, or has been published; None where this machine does not see
+    that in some seconds, or may have another disk than the cluster."""
+    return tried_briefly(partial(_is_known_here, job, name))
 
-    return tried_briefly(partial(is_known, job, name)) or False
+
+def _is_known_here(job: SliceJob, name: str) -> bool | None:
+    if is_known(job, name):
+        return True
+    metadata = SliceFolders.open(job.paths).metadata
+    sees_slice = find_rejection(metadata, name) is not None or (
+        not metadata.is_local and bool(metadata.names())
+    )
+    return False if sees_slice else None
 
 
 def is_known(job: SliceJob, name: str) -> bool:
@@ -113,14 +122,21 @@ def discard_as_rejected(
 ) -> None:
     """
     :param condition, rows: of the rows that are asked again, if any (`rejections.Rejection`).
-    :raises StagedVersionError: when it was published. Nothing is rejected then.
+    :raises StagedVersionError: when it was published, and nothing is rejected then; or somebody had rejected
+        it, and decided otherwise about its rows.
     """
-    reject(folders.metadata, staged, condition, rows)  # first, so that nobody commits it meanwhile
+    earlier = reject(folders.metadata, staged, condition, rows)  # first, so that nobody commits it meanwhile
     try:
         discard(folders, staged)
     except StagedVersionError:
         forget_rejection(folders.metadata, staged)
         raise
+    if earlier is not None:
+        asked = f", and the next run asks its rows again where {earlier.condition}" if earlier.rows else ""
+        raise StagedVersionError(
+            f"{staged.name} was rejected already{asked}",
+            advice="Decide about the version that the next run stages",
+        )
 
 
 def discard_rejected(job: SliceJob, name: str) -> None:

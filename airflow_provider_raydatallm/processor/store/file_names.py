@@ -30,6 +30,7 @@ _FILE = re.compile(rf"(part|quarantine)-({NUMBER})-[0-9]{{5,9}}-of-[0-9]{{5,9}}-
 _CHECKPOINT_PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
 _REJECTION = re.compile(rf"again-({NUMBER}-[0-9a-f]{{8}})\.json")
 _COST = re.compile(rf"cost-({NUMBER})\.json")
+_OF_EPOCH = re.compile(rf"cost-({NUMBER})\.json|[a-z0-9-]+-e({NUMBER})-[0-9a-f]{{16}}\.arrow")
 _PLAN = re.compile(rf"plans/plan-({NUMBER})-[0-9a-f]{{8}}\.json")
 
 FileKind = Literal["part", "quarantine"]
@@ -110,6 +111,12 @@ def cost_of_epoch(epoch: int) -> str:
 def epoch_of_cost(name: str) -> int | None:
     match = _COST.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def epoch_in_checkpoint(name: str) -> int | None:
+    """The epoch of the run that wrote a file of a checkpoint, fragments too; None where its name has none."""
+    match = _OF_EPOCH.fullmatch(name)
+    return int(match[1] or match[2]) if match else None
 
 
 def plan_of_staged(name: str) -> str:

@@ -113,7 +113,7 @@ class Lease:
         *,
         me: str,
         slice_key: str,
-        published_epoch: Callable[[], int],
+        known_epoch: Callable[[], int],
         wait: bool,
         stop_waiting: Callable[[LeaseHolder], bool],
         is_over: Callable[[LeaseHolder], bool] = lambda holder: False,
@@ -123,7 +123,7 @@ class Lease:
 
         :param me: the holder's name, for people.
         :param slice_key: whose slice it is: where names of folders begin alike, they do not tell.
-        :param published_epoch: the epoch of the newest commit: ours is higher.
+        :param known_epoch: the newest of what runs published or kept: ours is higher.
         :param wait: whether to wait for a holder that is alive.
         :param stop_waiting: called every second while a holder is alive; True ends the wait without a lease.
         :param is_over: whether a holder is known to be dead, or to have no more to do.
@@ -140,9 +140,9 @@ class Lease:
             is_same = holder is not None and watched is not None and watched.is_same_beat(holder)
             is_stale = is_same and time.monotonic() - since >= stale
             if holder is None or holder.released or is_stale or is_over(holder):
-                # The published epoch is read after the listing: a holder publishes before it removes its
+                # The known epoch is read after the listing: a holder publishes before it removes its
                 # epoch, so that two runs that could meet never get the same epoch.
-                last = max(top, published_epoch())
+                last = max(top, known_epoch())
                 epoch = following(last, store.path(_epoch(last)))
                 if store.create(_epoch(epoch), content):
                     remove_leases(store, epoch - 1)

@@ -106,6 +106,12 @@ class Fragments:
         """Those that several hold, so many times."""
         return int((self.ranges.stops - self.ranges.starts).sum(dtype=np.int64))
 
+    @property
+    def counted_rows(self) -> int:
+        """As `rows`, without those that are set aside."""
+        counted = self.ranges[self.ranges.units != SET_ASIDE]
+        return int((counted.stops - counted.starts).sum(dtype=np.int64))
+
     def spans(self) -> Spans:
         """Of the rows' positions."""
         ranges = self.ranges[self.ranges.units >= 0]
@@ -214,8 +220,9 @@ class Ledger:
         return self.failed + self.invalid + self.cut
 
     @property
-    def fragments(self) -> int:
-        return sum(map(len, vars(self).values()))
+    def outcomes(self) -> int:
+        """How often rows were answered, or failed, or were held by an engine that died, where that counts."""
+        return sum(of_kind.counted_rows for of_kind in vars(self).values())
 
 
 @dataclass(frozen=True, eq=False)

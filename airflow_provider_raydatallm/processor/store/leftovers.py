@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store import versions
+from airflow_provider_raydatallm.processor.store.epochs import newest_epoch_written
 from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
     PROGRESS,
@@ -40,7 +41,7 @@ def lease_to_tidy(
         folders.metadata,
         me=f"process {os.getpid()} on {socket.gethostname()}, which tidies",
         slice_key=slice_key,
-        published_epoch=lambda: versions.epoch(folders.metadata),
+        known_epoch=lambda: newest_epoch_written(folders.metadata),
         wait=True,
         stop_waiting=lambda holder: True,
         is_over=is_over,

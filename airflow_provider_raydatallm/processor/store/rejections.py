@@ -50,8 +50,8 @@ class Rejection(BaseModel):
 
 def reject(
     metadata: Store, staged: StagedVersion, condition: str = "", rows: Mapping[str, Sequence[int]] = {}
-) -> None:
-    """Rejects a staged version. An earlier decision counts no more.
+) -> Rejection | None:
+    """Rejects a staged version. Returns what somebody decided before, if that was something else: it counts.
 
     :param condition, rows: see `Rejection`.
     """
@@ -60,7 +60,11 @@ def reject(
         last_epoch=staged.version.epoch,
         rows={unit: list(offsets) for unit, offsets in rows.items()},
     )
-    metadata.put_document(_document_of(staged), rejection.model_dump())
+    folder, _, name = _document_of(staged).rpartition("/")
+    if metadata.create_document(f"{folder}/{name}", rejection.model_dump()):
+        return None
+    earlier = dict(read_rejections(metadata, folder, [name])).get(staged.name)
+    return earlier if earlier != rejection else None
 
 
 def forget_rejection(metadata: Store, staged: StagedVersion) -> None:

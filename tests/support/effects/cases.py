@@ -204,7 +204,7 @@ def _of_policies(job: _Jobs) -> dict[str, list[Case]]:
         ],
         "publish.max_file_bytes": [Case(job.generate(), 1 << 20)],
         "quality.gates": [Case(job.generate(), ({"of": "rows", "max": 10**6},))],
-        "quality.repeat": [Case(job.generate(), 1)],
+        "quality.repeat": [Case(job.generate(), 2)],
         "quality.judge": [Case(job.generate(), {"model": "m/other", "prompt": "Is {answer} right?"})],
         "quality.golden": [Case(job.generate(), {"path": job.path("golden.jsonl")})],
         "publish.details": [Case(job.generate(), ("attempts", "finish_reason"))],

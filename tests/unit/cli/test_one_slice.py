@@ -150,7 +150,7 @@ def test_failure_is_not_left_where_another_run_is_at_work_or_in_another_table(
 ) -> None:
     failure = Failure("input", "no such file")
     lease = Lease.acquire(
-        SliceFolders.open(job.paths).metadata, me="a run", slice_key=DAY, published_epoch=lambda: 0,
+        SliceFolders.open(job.paths).metadata, me="a run", slice_key=DAY, known_epoch=lambda: 0,
         wait=False, stop_waiting=lambda holder: True,
     )  # fmt: skip
     assert lease is not None

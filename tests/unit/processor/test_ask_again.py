@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
 from functools import partial
@@ -27,7 +29,7 @@ from airflow_provider_raydatallm.processor.earlier_answers import NotKept, find_
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.gates.sql import open_query, rows_where
 from airflow_provider_raydatallm.processor.publish import commit as commits
-from airflow_provider_raydatallm.processor.publish import staged_commands
+from airflow_provider_raydatallm.processor.publish import reconcile, staged_commands
 from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_for_people,
@@ -35,6 +37,7 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
     publish_approved,
 )
 from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER
 from airflow_provider_raydatallm.processor.store.rejections import is_rejected
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import read_staged, staged_names
@@ -272,20 +275,50 @@ def test_rejected_answers_count_no_more_where_removing_them_is_killed(
     assert published(job).get(10) == (None if by == "publishing" else "10, asked 2")
 
 
-@pytest.mark.parametrize("then", ["another condition", "none"])
-def test_last_decision_counts(job: SliceJob, monkeypatch: pytest.MonkeyPatch, then: str) -> None:
+@pytest.mark.parametrize("then", ["another condition", "none", "the same"])
+@pytest.mark.parametrize("first", ["is killed", "works meanwhile"])
+def test_first_decision_counts_and_others_are_told_so(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, first: str, then: str
+) -> None:
     cluster = InProcess(answer=Model())
     name = held(job, cluster)
-    with monkeypatch.context() as patch:
-        patch.setattr(staged_commands, "discard", killed)
-        with pytest.raises(KilledError):
+    real = staged_commands.reject
+
+    def decide_first(*args: Any) -> Any:
+        with monkeypatch.context() as patch, contextlib.suppress(KilledError):
+            patch.setattr(staged_commands, "reject", real)
+            if first == "is killed":
+                patch.setattr(staged_commands, "discard", killed)
             ask_again_for_people(job.address, name, CUT)
-    if then == "none":
-        discard_for_people(job.address, name)
-    else:
-        ask_again_for_people(job.address, name, "n = 3")
+        return real(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staged_commands, "reject", decide_first)
+        told: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        if then != "the same":
+            told = pytest.raises(SliceError, match=f"{name} was rejected already, .* where {re.escape(CUT)}")
+        with told:
+            if then == "none":
+                discard_for_people(job.address, name)
+            else:
+                ask_again_for_people(job.address, name, CUT if then == "the same" else "n = 3")
+    assert staged_names(SliceFolders.open(job.paths).metadata) == []
     publish_approved(job, held(job, cluster))
-    assert published(job) == expected(lambda n: n == 3 and then != "none")
+    assert published(job) == expected(is_cut)
+
+
+def test_rejected_version_is_not_asked_again_by_another(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = InProcess(answer=Model())
+    name = held(job, cluster)
+    with monkeypatch.context() as patch, contextlib.suppress(KilledError):
+        patch.setattr(staged_commands, "discard", killed)
+        discard_for_people(job.address, name)
+    with pytest.raises(SliceError, match=rf"{name} was rejected already\. Decide"):
+        ask_again_for_people(job.address, name, CUT)
+    assert held(job, cluster) != name
+    assert cluster.answered == N
 
 
 def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,9 +326,9 @@ def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: p
     name = held(job, cluster)
     real = staged_commands.reject
 
-    def publish_first(*args: Any) -> None:
+    def publish_first(*args: Any) -> Any:
         publish_approved(job, name)
-        real(*args)
+        return real(*args)
 
     monkeypatch.setattr(staged_commands, "reject", publish_first)
     with pytest.raises(SliceError, match="was published"):
@@ -303,6 +336,32 @@ def test_version_that_is_published_meanwhile_stays(job: SliceJob, monkeypatch: p
     assert [*Path(job.paths.metadata).glob("checkpoint/*")] == []
     assert run(job, cluster).outcome == "unchanged"
     assert published(job) == expected(lambda n: False)
+
+
+@pytest.mark.parametrize(
+    ("module", "killed_at"),
+    [(commits, "reconcile"), (reconcile, "_complete"), (commits, "remove_document")],
+)
+def test_version_whose_publishing_was_killed_is_published(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, module: Any, killed_at: str
+) -> None:
+    cluster = InProcess(answer=Model())
+    name = held(job, cluster)
+    with monkeypatch.context() as patch, contextlib.suppress(KilledError):
+        patch.setattr(module, killed_at, killed)
+        publish_approved(job, name)
+    with pytest.raises(SliceError, match=f"{name} was published.*, as version 1 of"):
+        ask_again_for_people(job.address, name, CUT)
+    assert run(job, cluster).outcome == "unchanged"
+    assert published(job) == expected(lambda n: False)
+
+
+def test_version_whose_file_is_gone_is_refused(job: SliceJob) -> None:
+    name = held(job, InProcess(answer=Model()))
+    [file] = Path(SliceFolders.open(job.paths).staging.url).glob(f"staged/{name}/part-*")
+    file.unlink()
+    with pytest.raises(SliceError, match=f"{file.name} is gone"):
+        ask_again_for_people(job.address, name, CUT)
 
 
 @pytest.mark.parametrize("decision", ["again", "reject"])
@@ -368,6 +427,38 @@ def test_golden_rows_are_not_asked_again(job: SliceJob, tmp_path: Path) -> None:
     assert report.golden is not None
     assert report.golden.correct == 1
     assert model.asked[100] == 1
+
+
+@pytest.mark.parametrize("has_failures", [False, True])
+def test_rows_are_asked_again_once_also_where_the_leases_are_lost(job: SliceJob, has_failures: bool) -> None:
+    """To a rule of the store, or to a copy of the table: epochs do not begin anew."""
+    model = Model()
+    cluster = InProcess(
+        answer=model, before_batch=lambda batch: pytest.fail("without end") if model.asked[10] > 9 else None
+    )
+    ask_again_for_people(job.address, held(job, cluster), CUT)
+    shutil.rmtree(Path(job.paths.metadata) / "lease")
+    model.cuts = lambda n: False
+    if has_failures:
+        model.fails = lambda n: n == 10
+    report = run(changed(job, quality__max_attempts=3), cluster)
+    assert report.outcome == "published"
+    assert {n for n, times in model.asked.items() if times > 1} >= {n for n in range(N) if is_cut(n)}
+    assert model.asked[10] == (4 if has_failures else 2)
+
+
+def test_decision_of_a_later_epoch_than_any_run_ends_the_run(job: SliceJob) -> None:
+    """Which others may have put there."""
+    model = Model()
+    cluster = InProcess(answer=model)
+    ask_again_for_people(job.address, held(job, cluster), CUT)
+    [document] = Path(job.paths.metadata).glob("checkpoint/*/again-*.json")
+    name = document.relative_to(job.paths.metadata)
+    metadata = SliceFolders.open(job.paths).metadata
+    metadata.put_document(str(name), {**metadata.read_document(str(name)), "last_epoch": LAST_NUMBER})
+    with pytest.raises(SliceError, match=r"12 row\(s\) came back from the engine neither"):
+        run(job, cluster)
+    assert model.asked[10] == 2
 
 
 def test_rows_that_fail_now_are_in_quarantine_and_attempts_count_anew(job: SliceJob) -> None:

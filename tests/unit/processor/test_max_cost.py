@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +15,14 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
+from airflow_provider_raydatallm.processor.inference.ray_cluster import InferenceRun
 from airflow_provider_raydatallm.processor.metrics import progress
+from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate
 from airflow_provider_raydatallm.processor.publish.staged_commands import discard_for_people
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from tests.support import stub_engine
 from tests.support.in_process import InProcess, changed, job_of, run_in_process
 from tests.support.waiting import wait_for
@@ -32,6 +36,39 @@ class GpuEngine(stub_engine.StubEngine):
 
     def gpus_held(self, workers: int | None) -> float | None:
         return 2.0
+
+
+class ManyGpus(stub_engine.StubEngine):
+    """Whose workers hold so many GPUs each, by `engine.kwargs`."""
+
+    def gpus_held(self, workers: int | None) -> float | None:
+        return (workers or 1) * float(self.job.engine.arguments["gpus_of_each"])
+
+
+class WithJudge(InProcess):
+    """Batches of the slice take 100 s, each on the next of so many workers; the judge waits, and takes, so
+    long."""
+
+    def __init__(self, clock: Clock, *, workers: int = 1, judges_s: float, waits_s: float = 0) -> None:
+        super().__init__(batch=BATCH, answer=self._answer)
+        self._clock, self._workers = clock, workers
+        self._judges_s, self._waits_s, self._is_judge = judges_s, waits_s, False
+
+    def _answer_run(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
+        self._is_judge = run.inference.job.model_source == "m/judge"
+        waits = range(1, 5) if self._is_judge and self._waits_s else ()
+        for quarter in waits:
+            self._clock.now += self._waits_s / len(waits)
+            waited_s = self._waits_s * quarter / len(waits)
+            run.on_wait({"waited_s": waited_s, "needs": "", "engine": ""})
+        super()._answer_run(run, on_update)
+
+    def _answer(self, batch: pa.Table) -> pa.Table:
+        self._clock.now += self._judges_s if self._is_judge else 100
+        workers = 1 if self._is_judge else self._workers
+        answers = stub_engine.answer(batch)
+        names = pa.array([f"w{self.answered // BATCH % workers}"] * answers.num_rows)
+        return answers.set_column(answers.schema.get_field_index("worker"), "worker", names)
 
 
 class Clock:
@@ -249,6 +286,55 @@ def test_cost_is_kept_while_the_run_works(
 
     run_in_process(job, InProcess(batch=BATCH, before_batch=wait_until_kept))
     assert batches == 4
+
+
+@pytest.mark.parametrize(
+    ("workers", "gpus", "judge_gpus", "judges_s", "waits_s", "cost"),
+    [
+        (4, 4, 1, 1100, 0, 0.4 * 16 + 1.1),
+        (1, 1, 8, 100, 0, 0.4 + 0.8),
+        (4, 1, 8, 100, 1000, 1.6 + 0.8),
+        (1, 1, 0.25, 100, 1000, 0.4 + 0.025),
+    ],
+)
+def test_each_engine_costs_its_own_gpus_as_long_as_it_has_them(
+    job: SliceJob, clock: Clock, workers: int, gpus: float, judge_gpus: float, judges_s: float,
+    waits_s: float, cost: float,
+) -> None:  # fmt: skip
+    asks = {"model": "m/judge", "prompt": "{answer}?", "kwargs": {"gpus_of_each": judge_gpus}, "rows": BATCH}
+    judged = changed(
+        job, engine__kind=f"{__name__}:ManyGpus", engine__kwargs={"gpus_of_each": gpus},
+        engine__gpu_hour_price=3.6, quality__judge=asks,
+    )  # fmt: skip
+    cluster = WithJudge(clock, workers=workers, judges_s=judges_s, waits_s=waits_s)
+    report = run_in_process(judged, cluster)
+    assert (report.outcome, report.judge and report.judge.rows) == ("published", BATCH)
+    assert report.cost is not None
+    assert report.cost.total == pytest.approx(cost, abs=1e-2)
+    assert report.cost.per_1000_rows == pytest.approx(0.4 * workers * gpus / ROWS * 1000, abs=0.1)
+
+
+def test_waiting_for_a_second_engine_costs_nothing(job: SliceJob, clock: Clock) -> None:
+    """Rows that the first one's limit was too low for."""
+    calls = 0
+
+    class Waiting(InProcess):
+        def _answer_run(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
+            nonlocal calls
+            calls += 1
+            if calls == 2:
+                clock.now += 1000
+                run.on_wait({"waited_s": 1000.0, "needs": "", "engine": ""})
+            rows = run.missing
+            if calls == 1:
+                rows = MissingRows(rows.units, rows.ends, rows.spans - [[0, ROWS // 2]])
+            super()._answer_run(replace(run, missing=rows), on_update)
+
+    report = run_in_process(job, Waiting(batch=BATCH, before_batch=clock.pass_(100)))
+    assert (report.outcome, calls) == ("published", 2)
+    assert report.gpu_seconds == pytest.approx(800, abs=1)
+    assert report.cost is not None
+    assert report.cost.total == pytest.approx(0.4, abs=1e-3)
 
 
 def test_without_a_price_no_cost_is_kept(job: SliceJob, clock: Clock) -> None:

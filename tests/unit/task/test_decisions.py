@@ -18,7 +18,7 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.exceptions import RayLLMInputError, RayLLMJobError
 from airflow_provider_raydatallm.operators import slice_task
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
-from airflow_provider_raydatallm.processor.ask_again import ask_again_rejected
+from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people, ask_again_rejected
 from airflow_provider_raydatallm.processor.publish.published import current_report
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     commit_for_people,
@@ -207,6 +207,21 @@ def test_rejection_of_what_was_discarded_meanwhile_is_one(world: World) -> None:
     with pytest.raises(RayLLMInputError, match="was rejected by bob"):
         world.task().execute_decision(context, REJECTION, **kept)
     assert current_report(world.slice_job) is None
+
+
+@pytest.mark.parametrize("condition", ["", "name = 'a'"])
+def test_approval_of_what_was_discarded_meanwhile_is_refused_without_a_job(
+    world: World, condition: str
+) -> None:
+    context, kept = world.ask()
+    if condition:
+        ask_again_for_people(world.slice_job.address, None, condition)
+    else:
+        discard_for_people(world.slice_job.address, None)
+    with pytest.raises(RayLLMInputError, match="was discarded meanwhile") as refused:
+        world.task().execute_decision(context, APPROVAL, **kept)
+    assert "Clear the task: it asks again, and answers no row again" in refused.value.failure.advice
+    assert (world.jobs, current_report(world.slice_job)) == (["run"], None)
 
 
 @pytest.mark.parametrize("rendered", ["bob", {"user": ["bob"]}, {"users": "bob"}, {"reject_after": "400d"}])

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.hold import Hold
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
@@ -97,9 +98,19 @@ def test_approval_is_carried_out_where_the_slice_is_in_reach(held: hold.HeldSlic
 
 def test_rejection_is_carried_out_where_the_slice_is_in_reach(held: hold.HeldSlice) -> None:
     assert hold.decide_here(submission_of(held.job), held, REJECTION) is True
-    assert hold.decide_here(submission_of(held.job), held, APPROVAL) is False  # perhaps on the cluster's disk
+    assert hold.decide_here(submission_of(held.job), held, REJECTION) is True
+    with pytest.raises(SliceError, match=f"{held.staged} of slice '2026-01-31' was discarded meanwhile"):
+        hold.decide_here(submission_of(held.job), held, APPROVAL)
     assert current_report(held.job) is None
     assert "slice '2026-01-31' was rejected by bob: rows is 3" in str(hold.rejection(held, REJECTION))
+
+
+@pytest.mark.parametrize("decision", [APPROVAL, REJECTION])
+def test_cluster_carries_it_out_where_this_machine_may_have_another_disk(
+    held: hold.HeldSlice, decision: hold.Decision
+) -> None:
+    other = held.model_copy(update={"staged": "000001-00000000"})
+    assert hold.decide_here(submission_of(held.job), other, decision) is False
 
 
 def test_cluster_carries_it_out_where_the_store_may_be_another(held: hold.HeldSlice) -> None:

@@ -19,11 +19,12 @@ from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers
 from airflow_provider_raydatallm.processor.publish.published import current_report
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_for_people,
-    is_in_reach,
+    is_known_here,
     publish_approved,
     staged_listing,
 )
 from airflow_provider_raydatallm.processor.slice_run import run_slice
+from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
 from airflow_provider_raydatallm.processor.store.staged_versions import read_staged
 from airflow_provider_raydatallm.processor.store.versions import newest_version
@@ -175,7 +176,7 @@ def test_held_slice_is_published_by_its_approval_which_answers_nothing(job: Slic
     assert current_report(job) is None
     name = report.staged_version
     assert name is not None
-    assert is_in_reach(job, name)
+    assert is_known_here(job, name)
     assert (staged := read_staged(SliceFolders.open(job.paths), name)) is not None
     assert staged.keep_days == HOLD_DAYS
     approved = publish_approved(job, name)
@@ -238,7 +239,7 @@ def test_rejected_slice_keeps_its_rows_and_is_asked_about_anew(job: SliceJob) ->
     cluster = InProcess()
     name = str(run_in_process(job, cluster).staged_version)
     discard_for_people(job.address, name)
-    assert not is_in_reach(job, name)
+    assert not is_known_here(job, name)
     with pytest.raises(SliceError, match="no staged version"):
         publish_approved(job, name)
     again = run_in_process(job, cluster)
@@ -300,7 +301,16 @@ def test_job_passes_a_decision_on(job: SliceJob, tmp_path: Path, words: list[str
     (tmp_path / "spec.json").write_text(job.model_dump_json())
     assert main(["decide", f"{tmp_path}/spec.json", "--staged", name, *words]) == 0
     assert (current_report(job) is not None) == shown
-    assert is_in_reach(job, name) == shown
+    assert is_known_here(job, name) == shown
+
+
+def test_object_store_that_lacks_a_version_is_no_other_one(job: SliceJob, s3_store: Store) -> None:
+    far = changed(job, output_path=f"{s3_store.url}/out")
+    assert is_known_here(far, "000001-00000000") is None  # it has nothing of the slice
+    name = str(run_in_process(far, InProcess()).staged_version)
+    assert is_known_here(far, name) is True
+    assert is_known_here(far, "000001-00000000") is False
+    assert is_known_here(job, "000001-00000000") is None  # perhaps on the cluster's disk
 
 
 def test_held_version_is_staged_anew_once_the_table_has_another_type(job: SliceJob, tmp_path: Path) -> None:

@@ -201,13 +201,31 @@ def test_cluster_without_duckdb_is_told_before_a_row_is_answered(
     assert cluster.answered == 0
 
 
+@pytest.mark.parametrize("against", [{}, {"against": 3}])
+@pytest.mark.parametrize(("then", "outcome"), [("warn", "published"), ("hold", "held"), ("fail", None)])
+def test_query_that_knows_nothing_stops_a_slice_as_its_gate_says(
+    job: SliceJob, then: str, outcome: str | None, against: dict[str, int]
+) -> None:
+    """As of a day without rows."""
+    query = "SELECT avg(length(name)) FROM answers WHERE name = ''"
+    gated = of_sql(job, query, max=9, then=then, **against)
+    if outcome is None:
+        with pytest.raises(SliceError, match=r"did not pass: sql:SELECT avg.* is not known"):
+            run_in_process(gated)
+        assert files(job) == []
+        return
+    report = run_in_process(gated)
+    [verdict] = report.gates or ()
+    assert (report.outcome, verdict.value, verdict.figure) == (outcome, None, None)
+    assert verdict.verdict == ("held" if then == "hold" else "unknown")
+
+
 @pytest.mark.parametrize(
     ("query", "says"),
     [
         ("SELECT none FROM answers", "raised a BinderException"),
         ("SELECT name::INT FROM answers", "raised a ConversionException"),
         ("SELECT name FROM answers LIMIT 1", "returned a str"),
-        ("SELECT avg(length(name)) FROM answers WHERE name = ''", "returned a NoneType"),
         ("SELECT length(name) FROM answers", r"found several rows of 1 column\(s\)"),
         ("SELECT count(*) FROM answers HAVING count(*) > 9", r"found 0 row\(s\) of 1 column\(s\)"),
         ("SELECT 1, 2 FROM answers LIMIT 1", r"found 1 row\(s\) of 2 column\(s\)"),

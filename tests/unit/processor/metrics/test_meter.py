@@ -199,7 +199,8 @@ def test_gpu_seconds_are_from_the_engines_start_to_the_last_row() -> None:
 
     meter, began = Meter(100, resumed_rows=50), time.time()
     assert sections(meter)["gpu_seconds"] is None
-    meter.record_queue_time(100.0)
+    meter.add_queue_time(60.0)
+    meter.add_queue_time(40.0)
     add(meter, group(50, entered=began + 140, finished=began + 200, tokens=100))
     used, seconds = sections(meter)["gpu_seconds"], sections(meter)["seconds"]
     assert used == pytest.approx(200, abs=0.5)  # 40 s of start and 60 s of inference

@@ -189,7 +189,7 @@ def test_unwritable_progress_fails_no_run(
 
 def lease_of(store: Store) -> Lease:
     lease = Lease.acquire(
-        store, me="me", slice_key="k", published_epoch=lambda: 0, wait=True, stop_waiting=lambda other: False,
+        store, me="me", slice_key="k", known_epoch=lambda: 0, wait=True, stop_waiting=lambda other: False,
         stale_seconds=0,
     )  # fmt: skip
     assert lease is not None

@@ -180,6 +180,17 @@ def test_golden_rows_have_the_slices_attempts_and_repairs(job: SliceJob) -> None
     assert report.counts.succeeded == len(NAMES)
 
 
+def test_golden_row_that_fails_is_asked_no_more_by_a_retry_of_the_slices(job: SliceJob) -> None:
+    cluster = Asks()
+    golden = with_golden(job, write(job), rerun__retry_quarantined=True, quality__max_attempts=2)
+    for _ in range(3):
+        stopped(golden, cluster)
+    assert cluster.texts.count("fails") == 2
+    report = run_in_process(golden, cluster)
+    assert report.golden is not None
+    assert (report.golden.correct, cluster.texts.count("fails")) == (2, 2)
+
+
 def test_engine_that_is_given_up_over_golden_rows_fails_no_row_of_the_slice(job: SliceJob) -> None:
     class Deadly(Asks):
         def _answer_run(self, run: Any, on_update: Any) -> None:
@@ -353,6 +364,36 @@ def test_accuracy_is_shown_beside_that_of_the_slice_before(job: SliceJob) -> Non
     assert report.golden is not None
     assert report.golden.before == 0.5
     assert str(report.golden) == "2 of 4 golden rows are right: 50.0% (15.0% to 85.0%, 50.0% before)"
+
+
+def test_file_that_is_written_again_with_the_same_content_is_the_same(job: SliceJob) -> None:
+    """As a checkout or an export does, each time."""
+    cluster = Asks()
+    golden = with_golden(job, write(job))
+    stopped(golden, cluster)
+    cluster.texts.clear()
+    Path(write(job)).replace(path := write(job, name="moved.jsonl"))
+    report = run_in_process(with_golden(job, path), cluster)
+    assert (report.outcome, cluster.texts) == ("published", [])
+    gate = [{"of": "golden", "against": 1, "max": 0.1}]
+    later = changed(with_golden(job, write(job)), slice_key="2026-02-01", quality__gates=gate)
+    report = run_in_process(later, cluster)
+    assert report.golden is not None
+    assert report.golden.before == 0.5
+    assert [verdict.slices for verdict in report.gates or ()] == [1]
+    others = changed(later, slice_key="2026-02-02", quality__golden={"path": write(job, GOLDEN[1:])})
+    report = run_in_process(others, cluster)
+    assert report.golden is not None
+    assert report.golden.before is None
+
+
+def test_files_with_the_same_content_have_rows_of_their_own(job: SliceJob, tmp_path: Path) -> None:
+    (tmp_path / "golden").mkdir()
+    for name in ("a.jsonl", "b.jsonl"):
+        Path(write(job, GOLDEN[:3])).replace(tmp_path / "golden" / name)
+    report = run_in_process(with_golden(job, f"{tmp_path}/golden/"))
+    assert report.golden is not None
+    assert (report.golden.rows, report.golden.correct) == (6, 4)
 
 
 def test_gate_of_golden_rows_stops_or_holds_a_slice(job: SliceJob) -> None:

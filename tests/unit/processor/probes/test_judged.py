@@ -26,9 +26,9 @@ ASKS = {"model": "m/judge", "prompt": "Name: {name} Answer: {answer} Is it right
 class Judging(InProcess):
     """The judge says no to texts that hold one of these. Notes the questions, and of which model."""
 
-    def __init__(self, refuses: str = "-", fails: str = "-", **given: Any) -> None:
+    def __init__(self, refuses: str = "-", fails: str = "-", says: str = "yes", **given: Any) -> None:
         super().__init__(answer=self._answer, **given)
-        self.refuses, self.fails = refuses, fails
+        self.refuses, self.fails, self.says = refuses, fails, says
         self.asked: list[tuple[str, str]] = []
         self.checked: list[str] = []
         self._model = ""
@@ -52,7 +52,7 @@ class Judging(InProcess):
         if self._model != "m/judge":
             return stub_engine.answer(batch)
         for request, text in zip(requests, contents, strict=True):
-            verdict = "fails" if self.fails in text else "no" if self.refuses in text else "yes"
+            verdict = "fails" if self.fails in text else "no" if self.refuses in text else self.says
             assert request["sampling_params"].pop("structured_outputs")["choice"] == ["yes", "no"]
             request["messages"][0]["content"] = verdict
         return answer_instead(batch, requests)
@@ -127,6 +127,39 @@ def test_gate_of_the_judge(job: SliceJob) -> None:
     unknown = changed(gated, output_path=f"{job.output_path}-2")
     [verdict] = run_in_process(unknown, Judging(fails="name")).gates or ()
     assert verdict.verdict == "unknown"
+
+
+@pytest.mark.parametrize(("answered", "verdict"), [(15, "passed"), (14, "unknown")])
+def test_share_of_few_answers_is_no_figure_of_a_gate(job: SliceJob, answered: int, verdict: str) -> None:
+    judges = Judging()
+    judges.before_batch = lambda batch: setattr(
+        judges, "fails", "-" if len(judges.asked) < 30 + answered else "name"
+    )
+    judges.batch = 1
+    gate = {"of": "judge", "min": 0.9}
+    gated = changed(job, quality__judge={**ASKS, "rows": 30}, quality__gates=[gate])
+    report = run_in_process(gated, judges)
+    assert report.judge is not None
+    assert (report.judge.rows, report.judge.failed, report.judge.share) == (30, 30 - answered, 1)
+    assert [told.verdict for told in report.gates or ()] == [verdict]
+    later = changed(gated, slice_key="2026-02-01")
+    after = run_in_process(later, Judging()).judge
+    assert after is not None
+    assert after.before == (1 if verdict == "passed" else None)
+    held = changed(gated, output_path=f"{job.output_path}-2", quality__gates=[{**gate, "then": "hold"}])
+    judges.asked.clear()
+    assert run_in_process(held, judges).outcome == ("published" if verdict == "passed" else "held")
+
+
+@pytest.mark.parametrize(
+    ("said", "approved"), [("Yes", 10), (" yes.\n", 10), ("**YES**", 10), ("No.", 0), ("Yes and no", None)]
+)
+def test_verdict_of_a_model_that_nothing_makes_write_a_choice(
+    job: SliceJob, said: str, approved: int | None
+) -> None:
+    judge = run_in_process(job, Judging(says=said)).judge
+    assert judge is not None
+    assert (judge.approved, judge.failed) == ((approved, 0) if approved is not None else (0, 10))
 
 
 def test_run_after_one_that_was_killed_asks_what_is_missing(job: SliceJob) -> None:

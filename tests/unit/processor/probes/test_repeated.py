@@ -100,7 +100,7 @@ def test_other_answers_and_failures_are_counted_by_rows(job: SliceJob) -> None:
     assert str(report.repeat).startswith("8 of 40 rows that were asked twice have another answer: 20.0% (")
 
 
-@pytest.mark.parametrize(("repeat", "rows"), [(0.01, 1), (0.5, 20), (1, 1), (1000, 40), (0.999, 40)])
+@pytest.mark.parametrize(("repeat", "rows"), [(0.01, 1), (0.5, 20), (2, 2), (1000, 40), (0.999, 40)])
 def test_share_or_number(job: SliceJob, repeat: float, rows: int) -> None:
     report = run_in_process(changed(job, quality__repeat=repeat))
     assert report.repeat is not None
@@ -147,6 +147,9 @@ def test_gate_of_repeated_rows(job: SliceJob) -> None:
         changed(gated, quality__repeat=None)
     with pytest.raises(ValueError, match=r"1\.5 is neither a number of rows"):
         changed(job, quality__repeat=1.5)
+    for several_things in (1, 1.0, True):
+        with pytest.raises(ValueError, match="1 could be one row, or all of them"):
+            changed(job, quality__repeat=several_things)
 
 
 def test_vectors_may_differ_by_rounding(job: SliceJob) -> None:

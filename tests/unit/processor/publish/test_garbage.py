@@ -206,7 +206,7 @@ def test_metadata_in_another_folder_is_found(job: SliceJob, tmp_path: Path) -> N
 def held(job: SliceJob) -> Iterator[Lease]:
     store = Store(job.paths.metadata)
     lease = Lease.acquire(
-        store, me="x", slice_key="k", published_epoch=lambda: 0, wait=True, stop_waiting=lambda other: False
+        store, me="x", slice_key="k", known_epoch=lambda: 0, wait=True, stop_waiting=lambda other: False
     )
     assert lease is not None
     try:

@@ -293,7 +293,7 @@ def test_lease_of_another_shape_is_waited_for_and_taken_over(
             store,
             me="me",
             slice_key="k",
-            published_epoch=lambda: 1,
+            known_epoch=lambda: 1,
             wait=True,
             stop_waiting=lambda holder: not str(holder),
         )

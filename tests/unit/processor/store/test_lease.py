@@ -35,7 +35,7 @@ def store(tmp_path: Path) -> Store:
 
 
 def try_acquire(store: Store, **given: Any) -> Lease | None:
-    least = {"me": "me", "slice_key": "k", "published_epoch": lambda: 0, "wait": True}
+    least = {"me": "me", "slice_key": "k", "known_epoch": lambda: 0, "wait": True}
     return Lease.acquire(store, **{**least, "stop_waiting": lambda holder: False, **given})
 
 
@@ -70,7 +70,7 @@ def test_free_slice_is_leased_at_once_and_leaves_nothing_behind(store: Store) ->
 
 
 def test_epochs_continue_above_the_published_one(store: Store) -> None:
-    lease = acquire(store, published_epoch=lambda: 41)
+    lease = acquire(store, known_epoch=lambda: 41)
     assert lease.epoch == 42
     lease.close()
 

@@ -158,7 +158,7 @@ def test_names_say_which_rows_a_fragment_holds() -> None:
     others = ["plan-0.json", "carried-over-1.json", "_damaged-1-" + whole, whole + ".tmp"]
     result = ledger.read_ledger([whole, holes, failed, died, *others], UNITS, read_ranges)
     assert read == [holes]
-    assert result.fragments == 4
+    assert sum(map(len, vars(result).values())) == 4
     by_name = {
         name: [tuple(map(int, r)) for r in zip(*vars(of.ranges[start:stop]).values(), strict=True)]
         for of in (result.rows, result.failed, result.died)
@@ -174,7 +174,7 @@ def test_names_say_which_rows_a_fragment_holds() -> None:
 def test_fragment_that_cannot_be_read_holds_nothing() -> None:
     holes = ledger.fragment_name("rows", None, 3, 12, b"other")
     beyond = ledger.fragment_name("rows", (A, 2**31), 1, 1, b"content")
-    assert ledger.read_ledger([holes, beyond], UNITS, lambda name: None).fragments == 0
+    assert ledger.read_ledger([holes, beyond], UNITS, lambda name: None).outcomes == 0
 
 
 def test_rows_taken_over_count_for_the_version_that_they_are_of() -> None:
@@ -192,7 +192,7 @@ def test_rows_taken_over_count_for_the_version_that_they_are_of() -> None:
 
 @pytest.mark.parametrize("name", ["rows.arrow", "rows-xyz-1-1-e000001-0.arrow", "plan-0123456789abcdef.json"])
 def test_other_files_are_no_fragments(name: str) -> None:
-    assert ledger.read_ledger([name], UNITS, lambda name: ranges([(0, 0, 1)])).fragments == 0
+    assert ledger.read_ledger([name], UNITS, lambda name: ranges([(0, 0, 1)])).outcomes == 0
 
 
 @pytest.mark.slow

@@ -17,20 +17,34 @@ from tests.support.airflow_rest import LIMIT, Task, wait_for
 from tests.support.kube.heads import RealHeads
 from tests.support.kube.operator import RayOperator
 from tests.support.kube.server import Kube
+from tests.support.marks import long
 from tests.support.scene import DAY
 from tests.support.tables import Table
 
+EXAMPLE = "customers_own_cluster"
+
 
 @pytest.fixture
-def operator(kube: Kube) -> Iterator[RayOperator]:
+def operator(airflow: Airflow, kube: Kube) -> Iterator[RayOperator]:
+    end_scheduled_runs(airflow)
+    for left in kube.objects("rayjobs"):
+        kube.store.delete("rayjobs", "ml", left["metadata"]["name"])
     with RayOperator(kube, RealHeads()) as operator:
         yield operator
+
+
+def end_scheduled_runs(airflow: Airflow) -> None:
+    """Of the example, whose schedule has Airflow run yesterday as soon as it knows the DAG."""
+    wait_for(lambda: airflow.api.runs(EXAMPLE) or None, LIMIT, f"a run of {EXAMPLE}")
+    for run in airflow.api.runs(EXAMPLE):
+        if run["state"] not in ("success", "failed"):
+            airflow.api.mark_run(Task(EXAMPLE, run["dag_run_id"]), "failed")
 
 
 def ask(airflow: Airflow, day: str) -> Task:
     """The day's run, which Airflow makes when the day is over."""
     over = dt.datetime.fromisoformat(day) + dt.timedelta(days=1)
-    task = airflow.api.trigger("customers_own_cluster", logical_date=f"{over.isoformat()}Z")
+    task = airflow.api.trigger(EXAMPLE, logical_date=f"{over.isoformat()}Z")
     return replace(task, task_id="infer_industry")
 
 
@@ -77,6 +91,7 @@ def made(airflow: Airflow, operator: RayOperator, make_table: Callable[..., Tabl
     return Made(airflow, operator, make_table)
 
 
+@pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_lost_head_costs_the_rows_in_flight_and_leaves_nothing(made: Made, mode: str) -> None:
     made.begin(mode)
     made.operator.kill_pod(made.head, "OOMKilled")
@@ -84,6 +99,7 @@ def test_lost_head_costs_the_rows_in_flight_and_leaves_nothing(made: Made, mode:
     assert len(made.table.answered(DAY)) <= 6
 
 
+@pytest.mark.long
 def test_killed_worker_finds_its_cluster_again(made: Made) -> None:
     task = made.begin("waiting")
     made.airflow.worker(task).kill()

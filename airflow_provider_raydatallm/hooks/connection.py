@@ -131,10 +131,14 @@ class RaySettings:
         if access.token is None:
             return replace(self, address=access.address)
         mask(access.token)
-        return RaySettings(
-            access.address, access.token, dashboard_url=self.dashboard_url, use_environment=False,
-            label=self.label, cluster=self.cluster,
-        )  # fmt: skip
+        return replace(
+            self,
+            address=access.address,
+            token=access.token,
+            auth_file=None,
+            headers={},
+            use_environment=False,
+        )
 
 
 def _masked_extra(label: str, connection: Connection) -> dict[str, Any]:

@@ -162,10 +162,10 @@ class KubeRayCluster(Cluster):
         blueprint = self._blueprint
         if blueprint.name is None:
             listed, _ = self._api.find(ray_job.task_selector(holder.task))
-            self._remove_ended(listed, holder)
             made = [one for one in listed if not ray_job.is_ending(one)]
             same = [one for one in made if ray_job.digest_of(one) == blueprint.digest]
             found = max(same, key=lambda one: str(one["metadata"]["creationTimestamp"]), default=None)
+            self._remove_unused([one for one in listed if one is not found], holder)
         else:
             found = self._api.get(blueprint.name)
         if found is None:
@@ -180,12 +180,14 @@ class KubeRayCluster(Cluster):
         self._watch.note(patched)
         return patched
 
-    def _remove_ended(self, listed: Sequence[RayJob], holder: Holder) -> None:
-        """Removes what earlier tries of the task have left, whose clusters KubeRay has ended."""
-        for job in listed:
+    def _remove_unused(self, others: Sequence[RayJob], holder: Holder) -> None:
+        """Removes what earlier tries of the task have left: clusters that KubeRay has ended, and those that
+        never had a job, such as of a template before it was edited."""
+        for job in others:
             is_removed = "deletionTimestamp" in job["metadata"]
             is_earlier = ray_job.holds(job).get(ray_job.hash_of(holder.task), 0) <= holder.try_number
-            if ray_job.is_ending(job) and is_earlier and not is_removed:
+            is_unused = ray_job.is_ending(job) or not job["spec"].get("jobId")
+            if is_unused and is_earlier and not is_removed:
                 with contextlib.suppress(ConflictError):
                     self._api.delete(job["metadata"]["name"], str(job["metadata"]["resourceVersion"]))
 

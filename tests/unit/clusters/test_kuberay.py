@@ -126,6 +126,25 @@ def test_slice_has_a_cluster_of_its_own_that_ends_with_it(world: World) -> None:
     eventually(world.nothing_is_left)
 
 
+def test_cluster_without_a_token_is_sent_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of-the-environment")
+    template = {**CLUSTER, "spec": {**CLUSTER["spec"], "authOptions": {"mode": "disabled"}}}
+    tracker = world.tracker("a", template=template)
+    world.submit(tracker)
+    assert (world.head.token, tracker.hook.settings.token) == (None, "")
+
+
+def test_cluster_of_an_edited_template_follows_one_that_no_job_came_to(world: World) -> None:
+    world.wait_for_cluster(world.tracker("a"))
+    first = world.job["metadata"]["name"]
+    edited = {**CLUSTER, "spec": {**CLUSTER["spec"], "rayVersion": "2.59.0"}}
+    later = world.tracker("a", template=edited, try_number=2)
+    world.wait_for_cluster(later)
+    eventually(lambda: first not in [job["metadata"]["name"] for job in world.kube.objects("rayjobs")])
+    later._leave_clusters()
+    eventually(world.nothing_is_left)
+
+
 def test_kuberay_ends_what_airflow_has_forgotten(world: World) -> None:
     world.submit(world.tracker("a"))
     eventually(lambda: world.job["status"]["jobDeploymentStatus"] == "Running")

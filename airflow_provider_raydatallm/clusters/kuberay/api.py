@@ -28,8 +28,8 @@ _WATCH_SECONDS = 300
 _EXTRA = "pip install 'airflow-provider-raydatallm[kuberay]' on Airflow's workers and triggerers"
 
 
-class ConflictError(Exception):
-    """Somebody else has made, or changed, the object meanwhile."""
+class ConflictError(RayUnreachableError):
+    """Somebody else has made, or changed, the object meanwhile: who decides again may succeed."""
 
 
 class ExpiredError(Exception):
@@ -160,7 +160,7 @@ class KubernetesApi:
         status, words = error.status, _words(error)
         what = f"{self.label}: it refuses to {verb} {of} in namespace {self.namespace!r}: {words}"
         if status == 409:
-            return ConflictError(words)
+            return ConflictError(f"{self.label}: {words}")
         if status == 410:
             return ExpiredError(words)
         if status == 404 and of == RAY_JOBS and "namespace" not in words.lower():

@@ -26,8 +26,8 @@ from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreac
 
 #: Seconds for which what a cluster waits for is not asked again.
 _REASON_SECONDS = 10.0
-#: Changes that others make meanwhile before a change is given up.
-_TRIES = 10
+#: Tries to release a cluster, and seconds between two while the API server fails.
+_TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 8, 0.2, 3.0
 _reasons: dict[str, tuple[float, str]] = {}
 
 
@@ -122,27 +122,35 @@ class KubeRayCluster(Cluster):
             self._watch.note(patched)
 
     def release(self, holder: Holder | None) -> None:
-        if holder is None:
-            return
-        own = ray_job.hash_of(holder.task)
-        for _ in range(_TRIES):
-            job = self._api.get(self._name)
-            if job is None or "deletionTimestamp" in job["metadata"]:
-                return
-            holds = ray_job.holds(job)
-            if holds.get(own, 0) > holder.try_number:
-                return
-            version = str(job["metadata"]["resourceVersion"])
+        """Asks again where the API server fails for a moment: a shared cluster would wait for this holder."""
+        pause_s = _FIRST_PAUSE_S
+        for tries_left in reversed(range(_TRIES)):
             try:
-                if holds.keys() - {own}:
-                    changes = {"annotations": {ray_job.hold_key(own): None}, "resourceVersion": version}
-                    self._api.patch(self._name, {"metadata": changes})
-                else:
-                    self._api.delete(self._name, version)
+                return self._release(holder) if holder is not None else None
             except ConflictError:
-                continue
+                if not tries_left:
+                    raise
+            except RayUnreachableError:
+                if not tries_left:
+                    raise
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        return None
+
+    def _release(self, holder: Holder) -> None:
+        """:raises ConflictError: when somebody else has changed it meanwhile."""
+        own = ray_job.hash_of(holder.task)
+        job = self._api.get(self._name)
+        if job is None or "deletionTimestamp" in job["metadata"]:
             return
-        raise RayUnreachableError(f"{self.label}: Ray cluster {self._name} changes all the time")
+        holds, version = ray_job.holds(job), str(job["metadata"]["resourceVersion"])
+        if holds.get(own, 0) > holder.try_number:
+            return
+        if holds.keys() - {own}:
+            changes = {"annotations": {ray_job.hold_key(own): None}, "resourceVersion": version}
+            self._api.patch(self._name, {"metadata": changes})
+        else:
+            self._api.delete(self._name, version)
 
     def describe(self, check: Callable[[Access], tuple[bool, str]]) -> tuple[bool, str]:
         return True, "Tasks have their Ray clusters made by KubeRay: their argument `cluster` says how"

@@ -221,6 +221,7 @@ class VersionBuild(Build):
         if self.before_commit is not None:
             self.before_commit()
         lease.check()
+        self._check_rejections(staged)
         try:
             version = commit(
                 self.folders,
@@ -238,6 +239,15 @@ class VersionBuild(Build):
         if newest is not None:
             remove_checkpoints(self.folders, newest, lease)
         return version.to_report(self.job.slice_path)
+
+    def _check_rejections(self, staged: StagedVersion) -> None:
+        """:raises NumberTakenError: when a person rejected these answers since the gates looked at them."""
+        if not any(gate.then == "hold" for gate in self.job.quality.gates):
+            return
+        gates = staged.to_report(self.job.slice_path).gates or ()
+        seen = sum(gate.value or 0 for gate in gates if gate.of == "rejections")
+        if self.checkpoint.rejections(staged.version.body.get("honoured") or ()) > seen:
+            raise NumberTakenError(f"a person rejected the answers of {self.folders.table.url} meanwhile")
 
     def _forget_staged(self, why: str) -> None:
         """Removes the document of what an earlier run staged, and cannot be published: its rows are there,

@@ -215,7 +215,9 @@ def _find(inference: InferencePlan, path: str) -> GoldenRows:
             advice="Give some hundred rows whose right answers are known",
         )
     plan, content = _by_content(plan)
-    return GoldenRows(inference=replace(inference, plan=plan), hash=content, columns=columns)
+    # An answer from before would tell nothing of the engine that answers now.
+    builder = inference.builder.asking_again()
+    return GoldenRows(inference=replace(inference, plan=plan, builder=builder), hash=content, columns=columns)
 
 
 def _by_content(plan: Plan) -> tuple[Plan, str]:

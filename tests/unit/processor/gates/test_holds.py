@@ -26,7 +26,7 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
-from airflow_provider_raydatallm.processor.store.staged_versions import read_staged
+from airflow_provider_raydatallm.processor.store.staged_versions import read_staged, staged_names
 from airflow_provider_raydatallm.processor.store.versions import newest_version
 from tests.support.in_process import InProcess, answer_fixed, answer_with, changed, job_of, run_in_process
 
@@ -262,6 +262,24 @@ def test_rejected_answers_are_left_to_people_whatever_else_the_gates_say_by_now(
     assert publish_approved(lenient, str(held.staged_version)).outcome == "published"
     assert cluster.answered == 3
     assert run_in_process(lenient, cluster).outcome == "unchanged"
+
+
+def test_answers_that_a_person_rejects_while_a_run_stages_them_are_left_to_people(
+    job: SliceJob, tmp_path: Path
+) -> None:
+    """As those of fewer files: more rows let the gate pass."""
+    cluster = InProcess(answer=CUT)
+    most = changed(job, quality__gates=[{"of": "rows", "min": 4, "then": "hold"}], rerun="extend")
+    name = str(run_in_process(most, cluster).staged_version)
+    pq.write_table(pa.table({"name": ["d"]}), Path(job.input_path) / "b.parquet")
+
+    def reject() -> None:
+        if name in staged_names(SliceFolders.open(job.paths).metadata):
+            discard_for_people(job.address, name)
+
+    report = run_slice(most, lambda progress: None, cluster, before_commit=reject)
+    assert (report.outcome, cluster.answered, files(job)) == ("held", 4, [])
+    assert [str(gate) for gate in report.gates or ()][1:] == ["rejections is 1, above max 0"]
 
 
 def test_rejected_answers_are_published_once_the_author_leaves_no_slice_to_people(job: SliceJob) -> None:

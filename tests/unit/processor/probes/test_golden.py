@@ -72,6 +72,15 @@ def stopped(job: SliceJob, cluster: InProcess, of: str = "rows") -> None:
         run_in_process(changed(job, quality__gates=[{"of": of, "min": 1, "max": 1}]), cluster)
 
 
+def test_golden_rows_get_no_answer_from_before(job: SliceJob) -> None:
+    """Of a cache, say, which knows the engine of another day under the same name."""
+    requests: list[Any] = []
+    cluster = InProcess(before_batch=lambda batch: requests.extend(batch["__request"].to_pylist()))
+    run_in_process(with_golden(job, write(job)), cluster)
+    again = [json.loads(text).get("again", False) for text in requests]
+    assert again == [False] * len(NAMES) + [True] * len(GOLDEN)
+
+
 def test_golden_rows_are_in_no_figure_of_the_slice_but_their_own(job: SliceJob) -> None:
     plain = run_in_process(job)
     table, files = pq.read_table(job.slice_path, partitioning=None), files_below(metadata(job))

@@ -194,9 +194,16 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             if (result := tracker.lost_result()) is not None:
                 self.log.info("An earlier try finished the slice, and ended before Airflow knew")
                 return self._finish(context, job, result)
-            if (staged := tracker.lost_approval()) is not None:
-                self.log.info("An earlier try could not publish %s, which was approved", staged)
-                return self._carry_out(context, tracker, hold.HeldSlice.approved(job, staged), hold.APPROVED)
+            if (lost := tracker.lost_decision()) is not None:
+                decision, held = hold.Decision.from_json(lost)
+                if decision.is_approval and tracker.goes_on:
+                    self.log.info("%s: an earlier try could not publish %s", decision, held.staged)
+                    return self._carry_out(context, tracker, held, decision)
+                if not decision.is_approval:
+                    self.log.info("%s: an earlier try could not carry it out", decision)
+                    self._decide(tracker, held, decision)
+                    if tracker.goes_on and not decision.again:
+                        raise hold.rejection(held, decision)
             if (running_job := tracker.find_job(may_list=turn is None)) is not None:
                 return self._wait(context, tracker, running_job)
             # Which store that is, a connection may say.
@@ -248,28 +255,39 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             self._name_mapped_task(context, waiting.job)
             decision = hold.Decision.of(event, waiting.hold)
             self.log.info("%s", decision)
-            if decision.is_approval:
-                tracker.note_approval(waiting.staged)
+            tracker.note_decision(decision.to_json(waiting))
             return self._carry_out(context, tracker, waiting, decision)
 
     def _carry_out(
         self, context: Context, tracker: JobTracker, held: hold.HeldSlice, decision: hold.Decision
     ) -> dict[str, Any]:
-        try:
-            done = hold.decide_here(tracker.submission, held, decision)
-        except SliceError as e:
-            raise error_of(hold.with_advice(e.failure, decision)) from e
-        ref = None
-        if done is False:
-            if not decision.again:
-                place = plain_text(held.job.slice_path)
-                self.log.info("The cluster does it: %s is out of reach here", place)
-            done, ref = self._decide_on_cluster(tracker, held, decision)
+        done, ref = self._decide(tracker, held, decision)
         if decision.again:
             return self._submit(context, tracker)
         if not isinstance(done, Report):
             raise hold.rejection(held, decision)
         return self._succeed(context, tracker, held.job, ref, done)
+
+    def _decide(
+        self, tracker: JobTracker, held: hold.HeldSlice, decision: hold.Decision
+    ) -> tuple[Report | bool, JobRef | None]:
+        ref = None
+        try:
+            done = hold.decide_here(tracker.submission, held, decision)
+            if done is False:
+                if not decision.again:
+                    place = plain_text(held.job.slice_path)
+                    self.log.info("The cluster does it: %s is out of reach here", place)
+                done, ref = self._decide_on_cluster(tracker, held, decision)
+        except (SliceError, RayLLMInputError) as e:
+            if e.failure.kind != "transient":  # no try can
+                tracker.note_decision(None)
+            if isinstance(e, SliceError):
+                raise error_of(hold.with_advice(e.failure, decision)) from e
+            raise
+        if not decision.is_approval:
+            tracker.note_decision(None)
+        return done, ref
 
     def _decide_on_cluster(
         self, tracker: JobTracker, held: hold.HeldSlice, decision: hold.Decision
@@ -278,15 +296,14 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             ref = tracker.submit_decision(held.job, held.staged, decision.words)
             verdict = _run_async(self._wait_unless_killed(ref, tracker))
             if isinstance(verdict, job_verdict.Finished):
-                return Report.model_validate(verdict.report), ref
+                return Report.model_validate(verdict.report) if decision.is_approval else True, ref
             if isinstance(verdict, job_verdict.Failed):
                 self._job_says_why = True
                 raise error_of(hold.with_advice(verdict.failure, decision))
-            if not decision.is_approval:  # what may be left of it waits for nobody
-                return True, ref
+        what = "publish" if decision.is_approval else "discard"
         raise RayLLMJobError(
-            f"nothing is known of Ray job {ref.submission_id}, which was to publish {held.staged}",
-            advice="The next try publishes it, unless that is done; a cleared task asks again",
+            f"nothing is known of Ray job {ref.submission_id}, which was to {what} {held.staged}",
+            advice="The next try does it, unless that is done",
         )
 
     def on_kill(self) -> None:

@@ -4,7 +4,7 @@ does. Meanwhile there is no job, no cluster and no worker: only the staged versi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -50,11 +50,6 @@ class HeldSlice(Contract):
     def of(cls, job: SliceJob, report: Report, hold: Hold) -> HeldSlice:
         held = tuple(str(gate) for gate in report.gates or () if gate.verdict == "held")
         return cls(job=job, staged=str(report.staged_version), verdicts=held, hold=hold)
-
-    @classmethod
-    def approved(cls, job: SliceJob, staged: str) -> HeldSlice:
-        """One of which a person has decided."""
-        return cls(job=job, staged=staged, verdicts=(), hold=Hold())
 
     def to_kwargs(self) -> dict[str, Any]:
         """Returns it as JSON."""
@@ -123,13 +118,23 @@ class Decision:
             return []
         return [f"--again={self.again}"] if self.again else ["--reject"]
 
+    def to_json(self, held: HeldSlice) -> dict[str, Any]:
+        """Returns it, with the slice, for who carries it out where this process dies."""
+        return {**held.to_kwargs(), **asdict(self)}
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> tuple[Decision, HeldSlice]:
+        """:raises RayLLMInputError: when another version of the provider kept what this one cannot read."""
+        own = {field.name: kept.get(field.name) for field in fields(cls)}
+        if not isinstance(own["is_approval"], bool) or not all(
+            isinstance(own[n], str) for n in ("by", "again")
+        ):
+            return HeldSlice.from_kwargs(None)  # type: ignore[return-value]  # raises
+        return cls(**own), HeldSlice.from_kwargs(kept.get("held"))  # type: ignore[arg-type]
+
     def __str__(self) -> str:
         verdict = f"{AGAIN} where {plain_text(self.again)}:" if self.again else "Rejected by"
         return f"{'Approved by' if self.is_approval else verdict} {self.by}"
-
-
-#: Of an earlier try.
-APPROVED = Decision(True, "")
 
 
 def ask(context: Context, held: HeldSlice, *, page: str, method_name: str) -> NoReturn:

@@ -121,14 +121,14 @@ def test_marked_task_frees_its_gpus(made: Made) -> None:
 def test_slice_is_answered_on_a_cluster_that_comes_and_goes_with_it(
     airflow: Airflow, operator: RayOperator, data: Path
 ) -> None:
-    write_customers(data / "customers", ["2026-02-01"], rows=50)
+    write_customers(data / "customers", ["2026-03-01"], rows=50)
     operator.hold_pods("l4-spot", "Unschedulable")
-    task = ask(airflow, "2026-02-01")
+    task = ask(airflow, "2026-03-01")
     airflow.api.wait(task, "deferred")  # no worker waits for pods
     airflow.api.wait_logged(task, "Insufficient nvidia.com/gpu")
     operator.release_pods()
     assert airflow.api.finish(task) == "success"
     result = airflow.api.xcom(task)
     assert result["counts"]["succeeded"] + result["counts"]["quarantined"] == 50
-    assert (data / "industries_own_cluster" / "ds=2026-02-01" / "_SUCCESS").exists()
+    assert (data / "industries_own_cluster" / "ds=2026-03-01" / "_SUCCESS").exists()
     wait_for_nothing(operator)

@@ -233,7 +233,7 @@ class KubeRayCluster(Cluster):
                 ) from None
             return found
         if "preRunningDeadlineSeconds" not in made["spec"]:
-            self._api.delete(made["metadata"]["name"], str(made["metadata"]["resourceVersion"]))
+            self._api.delete(made["metadata"]["name"])
             raise RayConnectionError(
                 f"{self._api.label}: its KubeRay is older than 1.6: it would not end a cluster without a job",
                 advice="Upgrade KubeRay and its custom resources",

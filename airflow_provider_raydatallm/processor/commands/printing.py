@@ -35,13 +35,17 @@ def print_json(value: Any, *, indent: int | None = None) -> None:
 
 
 def print_report(report: Report | None, args: argparse.Namespace) -> None:
-    value = None if report is None else report.model_dump(mode="json")
+    print_outcome(None if report is None else report.model_dump(mode="json"), args)
+    if report is not None and args.nonce is None and not args.json:
+        say(*result_lines(report))
+
+
+def print_outcome(value: Any, args: argparse.Namespace) -> None:
+    """Prints JSON for who reads the job's log, or asked for JSON."""
     if args.nonce is not None:
         print(encode_line("report", args.nonce, value), flush=True)
     elif args.json:
         print_json(value, indent=2)
-    elif report is not None:
-        say(*result_lines(report))
 
 
 def failure_lines(failure: Failure) -> list[str]:

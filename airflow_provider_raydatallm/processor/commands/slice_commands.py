@@ -9,7 +9,12 @@ import sys
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.commands.command import Commands, IncompleteError, add_nonce
-from airflow_provider_raydatallm.processor.commands.printing import print_json, print_report, say
+from airflow_provider_raydatallm.processor.commands.printing import (
+    print_json,
+    print_outcome,
+    print_report,
+    say,
+)
 from airflow_provider_raydatallm.processor.commands.spec_file import add_spec_command, spec_of
 
 
@@ -49,10 +54,10 @@ def _decide(args: argparse.Namespace) -> int:
         from airflow_provider_raydatallm.processor.ask_again import ask_again_rejected
 
         ask_again_rejected(job, args.staged, args.again)
-        print_report(None, args)
+        print_outcome({"rejected": args.staged}, args)
     elif args.reject:
         discard_rejected(job, args.staged)
-        print_report(None, args)
+        print_outcome({"rejected": args.staged}, args)
     else:
         print_report(publish_approved(job, args.staged), args)
     return 0

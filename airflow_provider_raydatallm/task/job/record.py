@@ -71,7 +71,7 @@ class JobRecord:
     :param submission_count: jobs that this attempt has submitted, with this one.
     :param result: `return_value` of a `concluded` job's task.
     :param left: jobs that are to be stopped once their clusters can be reached.
-    :param approved: name of the version that the job staged, once a person has approved it; "" before.
+    :param decision: of a person about what the job staged, until it is carried out: `hold.Decision.to_json`.
     """
 
     phase: Literal["intent", "submitted", "ended", "concluded"]
@@ -87,7 +87,7 @@ class JobRecord:
     taken_over_at: float | None = None
     result: dict[str, Any] | None = None
     left: list[LeftJob] = field(default_factory=list)
-    approved: str = ""
+    decision: dict[str, Any] | None = None
     record_format: int = FORMAT
 
     @classmethod

@@ -159,21 +159,19 @@ class JobTracker:
 
     def lost_result(self) -> dict[str, Any] | None:
         """Returns the task's result where the attempt before had it, and died before Airflow took note."""
-        record = self._record_of_earlier_try()
-        return record.result if record is not None else None
+        result = self._record.result if self._record is not None else None
+        return result if result and self.goes_on else None
 
-    def lost_approval(self) -> str | None:
-        """Returns the name of the staged version that a person approved, where the attempt before could not
-        publish it."""
-        record = self._record_of_earlier_try()
-        return (record.approved or None) if record is not None else None
+    def lost_decision(self) -> dict[str, Any] | None:
+        """Returns what a person decided, where no attempt before could carry it out."""
+        return self._record.decision if self._record is not None else None
 
-    def _record_of_earlier_try(self) -> JobRecord | None:
-        """Returns the record where it holds what is left of an earlier try's end, and counts for this one."""
+    @property
+    def goes_on(self) -> bool:
+        """Whether the record is of an earlier try, which this attempt goes on with: what was asked is the
+        same, and nobody has cleared the task since."""
         record = self._record
-        if record is None or not (record.result or record.approved):
-            return None
-        return record if record.is_left_to(self._spec_hash, self._series, self.task.try_number) else None
+        return record is not None and record.is_left_to(self._spec_hash, self._series, self.task.try_number)
 
     def find_job(self, *, may_list: bool = True) -> JobRef | None:
         """Takes over the job of an earlier attempt, if there is one that this attempt can use.
@@ -433,10 +431,10 @@ class JobTracker:
             self._note(replace(self._record, phase="ended"))
         self._leave_clusters()
 
-    def note_approval(self, staged: str) -> None:
-        """Records what a person approved: no retry asks again."""
-        if self._record is not None:
-            self._note(replace(self._record, approved=staged))
+    def note_decision(self, decision: dict[str, Any] | None) -> None:
+        """Records what a person decided, before it is carried out; None: it was, or cannot be."""
+        if self._record is not None and self._record.decision != decision:
+            self._note(replace(self._record, decision=decision))
 
     def conclude(self, result: dict[str, Any]) -> None:
         """Records that the slice is finished, and the task's result."""

@@ -57,15 +57,14 @@ class World:
 
     async def wait(self, ref: Any, *args: Any, hook: Any) -> Verdict:
         command, job, words = self._sent[ref.submission_id]
+        report = None
         try:
             if command == "run":
                 report = run_in_process(job, self.cluster)
             elif words[2:] and words[2].startswith("--again="):
                 ask_again_rejected(job, words[1], words[2].partition("=")[2])
-                return EndedWithoutReport("ended")
             elif "--reject" in words:
                 discard_rejected(job, words[1])
-                return EndedWithoutReport("ended")
             else:
                 report = publish_approved(job, words[1])
         except SliceError as e:
@@ -73,7 +72,7 @@ class World:
         if command == "decide" and self.lost:
             self.lost -= 1
             return EndedWithoutReport("unknown")
-        return Finished(report.model_dump(mode="json"))
+        return Finished({"rejected": words[1]} if report is None else report.model_dump(mode="json"))
 
     def task(self, **given: Any) -> RayLLMBatchOperator:
         arguments = {
@@ -166,10 +165,13 @@ def test_approval_counts_for_what_was_asked_only(
         world.task().execute_decision(context, APPROVAL, **kept)
     task = world.task(**given)
     with task._start_attempt(context_of(task, world.store, try_number=2, clears=clears)) as later:
-        assert later.lost_approval() is None
+        assert not later.goes_on
     task = world.task()
     with task._start_attempt(context_of(task, world.store, try_number=2)) as later:
-        assert later.lost_approval() == kept["held"]["staged"]
+        assert later.goes_on
+        decision = later.lost_decision()
+    assert decision is not None
+    assert (decision["is_approval"], decision["held"]["staged"]) == (True, kept["held"]["staged"])
 
 
 @pytest.mark.usefixtures("far")
@@ -190,6 +192,50 @@ def test_reports_that_stay_lost_are_the_next_tries(world: World) -> None:
         world.task(rerun__force=True).execute_decision(context, APPROVAL, **kept)
     assert world.retry(rerun__force=True)["outcome"] == "published"
     assert world.asked == 1
+
+
+LENIENT = {"quality__gates": [{"of": "rows", "max": 5, "then": "hold"}]}
+STRICT = {"quality__gates": [{"of": "rows", "max": 2, "then": "hold"}]}
+
+
+@pytest.mark.parametrize("clears", [0, 1])
+@pytest.mark.parametrize("edited", [False, True])
+@pytest.mark.parametrize("decision", ["reject", "again"])
+def test_rejection_that_was_not_carried_out_is_by_the_next_try(
+    world: World, monkeypatch: pytest.MonkeyPatch, decision: str, edited: bool, clears: int
+) -> None:
+    """Also where the gates would let the slice pass by now."""
+    context, kept = world.ask(**STRICT)
+    chosen = REJECTION if decision == "reject" else again("name = 'a'")
+    with monkeypatch.context() as patch:
+        patch.setattr(slice_task.SliceTask, "_carry_out", lambda *args: {})  # it dies there
+        world.task(**STRICT).execute_decision(context, chosen, **kept)
+    world.again = 1 if decision == "again" else 0
+    task = world.task(**(LENIENT if edited else STRICT))
+    retry = context_of(task, world.store, try_number=2, clears=clears)
+    if decision == "again" and edited:
+        assert task.execute(retry)["outcome"] == "published"  # with the new answer
+        return
+    with pytest.raises(BaseException) as ended:  # noqa: PT011 - of three kinds
+        task.execute(retry)
+    is_rejected = isinstance(ended.value, RayLLMInputError) and "was rejected by bob" in str(ended.value)
+    assert is_rejected == (decision == "reject" and not edited and not clears)
+    assert current_report(world.slice_job) is None
+
+
+@pytest.mark.usefixtures("far")
+@pytest.mark.parametrize("lost", [1, 2])
+def test_rejection_whose_report_is_lost_is_asked_for_again(world: World, lost: int) -> None:
+    context, kept = world.ask(**STRICT)
+    world.lost = lost
+    expected = r"was rejected by bob" if lost == 1 else "nothing is known of Ray job"
+    with pytest.raises((RayLLMInputError, RayLLMJobError), match=expected):
+        world.task(**STRICT).execute_decision(context, REJECTION, **kept)
+    assert world.jobs == ["run", "decide", "decide"]
+    if lost == 2:
+        with pytest.raises(RayLLMInputError, match="was rejected by bob"):
+            world.retry(**STRICT)
+    assert current_report(world.slice_job) is None
 
 
 @pytest.mark.usefixtures("far")

@@ -195,7 +195,11 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
                 self.log.info("An earlier try finished the slice, and ended before Airflow knew")
                 return self._finish(context, job, result)
             if (lost := tracker.lost_decision()) is not None:
-                decision, held = hold.Decision.from_json(lost)
+                try:
+                    decision, held = hold.Decision.from_json(lost)
+                except RayLLMInputError:
+                    tracker.note_decision(None)  # else a cleared task could not read it, either
+                    raise
                 if decision.is_approval and tracker.goes_on:
                     self.log.info("%s: an earlier try could not publish %s", decision, held.staged)
                     return self._carry_out(context, tracker, held, decision)
@@ -471,8 +475,9 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             if ref is not None:
                 _run_async(self._stop(ref, tracker))
             raise error_of(failure_of(verdict, job_id))
-        has_cluster = ref is None or not tracker.hook_of(ref).has_ended
-        if isinstance(verdict, job_verdict.EndedWithoutReport) and has_cluster:
+        is_silent = isinstance(verdict, job_verdict.EndedWithoutReport)
+        # On a cluster that is made anew, the job itself finds what is published.
+        if is_silent and not (ref is not None and tracker.hook_of(ref).has_ended):
             self.log.warning("The job ended without a report; checking the store from the cluster")
             status_job = tracker.submit_status_job(slice_job, job_id)
             status_verdict = _run_async(self._wait_unless_killed(status_job, tracker))

@@ -177,7 +177,7 @@ class BuildRun:
     ) -> None:
         """Answers rows, and those of probes that are missing, by the same engine.
 
-        :param invalid: the invalid answers of rows that are asked again, which are told what was wrong.
+        :param invalid: invalid answers of rows that are asked again, with what was wrong with them.
         """
         build, meter = self.build, self.meter
         checked_schemas: set[bytes] = set()

@@ -57,7 +57,7 @@ class KubernetesApi:
         return self._call(self._objects.create_namespaced_custom_object, body=body)
 
     def get(self, name: str) -> Any:
-        return self._call(self._objects.get_namespaced_custom_object, name=name, missing=None)
+        return self._call(self._objects.get_namespaced_custom_object, name=name, may_miss=True)
 
     def patch(self, name: str, changes: Mapping[str, Any]) -> Any:
         """Merges changes into it; with its `resourceVersion`, only as long as it is that one.
@@ -66,7 +66,7 @@ class KubernetesApi:
         """
         # A dict, which the client sends as changes to merge.
         return self._call(
-            self._objects.patch_namespaced_custom_object, name=name, body=dict(changes), missing=None
+            self._objects.patch_namespaced_custom_object, name=name, body=dict(changes), may_miss=True
         )
 
     def delete(self, name: str, resource_version: str = "") -> None:
@@ -80,7 +80,7 @@ class KubernetesApi:
             self._objects.delete_namespaced_custom_object,
             name=name,
             body={"propagationPolicy": "Background", **only},
-            missing=None,
+            may_miss=True,
         )
 
     def find(self, labels: str) -> tuple[list[dict[str, Any]], str]:
@@ -89,7 +89,7 @@ class KubernetesApi:
         return list(found["items"]), str(found["metadata"]["resourceVersion"])
 
     def watch(self, labels: str, version: str) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Yields what becomes of them, and ends after some minutes.
+        """Yields their changes; ends after some minutes.
 
         :raises ExpiredError: when they are to be listed anew.
         """
@@ -114,7 +114,7 @@ class KubernetesApi:
             yield str(event["type"]), event["object"]
 
     def secret(self, name: str) -> dict[str, str] | None:
-        found = self._call(self._core.read_namespaced_secret, name=name, missing=None, of="secrets")
+        found = self._call(self._core.read_namespaced_secret, name=name, may_miss=True, of="secrets")
         if found is None:
             return None
         return {key: base64.b64decode(value).decode() for key, value in (found.data or {}).items()}
@@ -130,21 +130,23 @@ class KubernetesApi:
             found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")
         )
 
-    def _items(self, call: Callable[..., Any], of: str, **selector: str) -> list[dict[str, Any]]:
+    def _items(self, call: Callable[..., Any], of: str, **selector: Any) -> list[dict[str, Any]]:
         found = self._call(call, of=of, **selector)
         items = self._hook.api_client.sanitize_for_serialization(found)["items"]
         return list(items)
 
-    def _call(self, call: Callable[..., Any], *, of: str = RAY_JOBS, **arguments: Any) -> Any:
-        has_missing, missing = "missing" in arguments, arguments.pop("missing", None)
+    def _call(
+        self, call: Callable[..., Any], *, of: str = RAY_JOBS, may_miss: bool = False, **arguments: Any
+    ) -> Any:
+        """:param may_miss: returns None where there is no such object."""
         place = (GROUP, VERSION, self.namespace, RAY_JOBS) if of == RAY_JOBS else ()
         if not place:
             arguments["namespace"] = self.namespace
         try:
             return call(*place, **arguments, _request_timeout=_TIMEOUT)
         except Exception as e:
-            if has_missing and getattr(e, "status", None) == 404:
-                return missing
+            if may_miss and getattr(e, "status", None) == 404:
+                return None
             raise self._error_of(e, call.__name__.partition("_")[0], of) from e
 
     def _error_of(self, error: Exception, verb: str, of: str) -> Exception:

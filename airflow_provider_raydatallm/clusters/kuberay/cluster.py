@@ -123,19 +123,20 @@ class KubeRayCluster(Cluster):
 
     def release(self, holder: Holder | None) -> None:
         """Asks again where the API server fails for a moment: a shared cluster would wait for this holder."""
+        if holder is None:
+            return
         pause_s = _FIRST_PAUSE_S
         for tries_left in reversed(range(_TRIES)):
             try:
-                return self._release(holder) if holder is not None else None
-            except ConflictError:
+                self._release(holder)
+            except RayUnreachableError as e:
                 if not tries_left:
                     raise
-            except RayUnreachableError:
-                if not tries_left:
-                    raise
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        return None
+                if not isinstance(e, ConflictError):
+                    time.sleep(pause_s)
+                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            else:
+                return
 
     def _release(self, holder: Holder) -> None:
         """:raises ConflictError: when somebody else has changed it meanwhile."""

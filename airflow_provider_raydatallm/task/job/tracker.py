@@ -221,7 +221,8 @@ class JobTracker:
     def _is_usable(self, record: JobRecord) -> bool:
         job_id, hook = record.submission_id, self.hook
         is_moved = not self.keep_trying(lambda: hook.means(record.cluster))
-        if hook.is_made_to_order:  # none is made to look for a job that a former one had
+        # None is made to look for a job that a former one had.
+        if self.keep_trying(lambda: self.hook.is_made_to_order):
             hook = self._hook_to(record.cluster)
         self._push_owner(job_id)
 
@@ -252,7 +253,7 @@ class JobTracker:
         if not self.task.is_of(info.metadata):
             self._log.warning("Leaving Ray job %s alone: it is not of the task whose record names it", job_id)
             return False
-        hook.note_job(job_id)  # whoever submitted it may have died before
+        self.keep_trying(lambda: hook.note_job(job_id), hook)  # whoever submitted it may have died before
         is_same = record.spec_hash == self._spec_hash
         if info.status not in jobs_api.TERMINAL:
             if not is_same:

@@ -191,6 +191,7 @@ def test_try_that_died_before_its_job_was_noted_has_it_noted_by_the_next(world: 
         tracker.submit()
     world.kube.forgive()
     assert "jobId" not in world.job["spec"]
+    world.kube.fail("patch", "rayjobs", 503)  # a moment's failure loses no job
     found = world.tracker("a", store, try_number=2).find_job()
     assert found is not None
     assert world.job["spec"]["jobId"] == found.submission_id

@@ -223,6 +223,18 @@ def test_rejection_that_was_not_carried_out_is_by_the_next_try(
     assert current_report(world.slice_job) is None
 
 
+def test_decision_that_another_version_kept_is_asked_for_anew(world: World) -> None:
+    context, _ = world.ask(**STRICT)
+    task = world.task(**STRICT)
+    with task._start_attempt(context) as attempt:
+        attempt.note_decision({"by": "bob"})
+    with pytest.raises(RayLLMInputError, match="another version of the provider asked"):
+        world.retry(**STRICT)
+    with pytest.raises(BaseException) as pause:  # noqa: PT011 - of two kinds, by Airflow's version
+        world.retry(**STRICT)
+    assert pause.typename in ("TaskAwaitingInput", "TaskDeferred")
+
+
 @pytest.mark.usefixtures("far")
 @pytest.mark.parametrize("lost", [1, 2])
 def test_rejection_whose_report_is_lost_is_asked_for_again(world: World, lost: int) -> None:

@@ -145,6 +145,19 @@ def test_cluster_of_an_edited_template_follows_one_that_no_job_came_to(world: Wo
     eventually(world.nothing_is_left)
 
 
+def test_late_try_ends_no_cluster_of_a_newer_one(world: World) -> None:
+    edited = {**CLUSTER, "spec": {**CLUSTER["spec"], "rayVersion": "2.59.0"}}
+    newer = world.tracker("a", template=edited, try_number=2)
+    world.wait_for_cluster(newer)
+    late = world.tracker("a", template=edited)
+    late.hook.acquire()
+    late._leave_clusters()
+    assert "deletionTimestamp" not in world.job["metadata"]
+    world.wait_for_cluster(world.tracker("a"))  # of the template before
+    jobs = [job["metadata"] for job in world.kube.objects("rayjobs")]
+    assert [("deletionTimestamp" in job) for job in jobs] == [False, False]
+
+
 def test_kuberay_ends_what_airflow_has_forgotten(world: World) -> None:
     world.submit(world.tracker("a"))
     eventually(lambda: world.job["status"]["jobDeploymentStatus"] == "Running")

@@ -181,6 +181,9 @@ class KubeRayCluster(Cluster):
             return None
         if blueprint.name is not None:
             self._check_shared(found)
+        if ray_job.holds(found).get(ray_job.hash_of(holder.task), 0) >= holder.try_number:
+            self._watch.note(found)  # a newer try's hold stays
+            return found
         patched: RayJob | None = self._api.patch(
             found["metadata"]["name"], {"metadata": {"annotations": ray_job.hold_of(holder)}}
         )

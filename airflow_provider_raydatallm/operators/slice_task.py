@@ -44,6 +44,7 @@ from airflow_provider_raydatallm.task.airflow_features import NO_FAILURES, parti
 from airflow_provider_raydatallm.task.failed_try import record_failure, show_last
 from airflow_provider_raydatallm.task.job import verdict as job_verdict
 from airflow_provider_raydatallm.task.job.cancel import still_waits, stop_own_job
+from airflow_provider_raydatallm.task.job.left_jobs import stop_and_wait
 from airflow_provider_raydatallm.task.job.log_entries import clean
 from airflow_provider_raydatallm.task.job.record import DeferredJob
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
@@ -183,6 +184,8 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         acquired = turn.place.cluster if turn is not None else ""
         with self._start_attempt(context) as tracker, tracker.releasing(acquired):
             raise_error_of(event)
+            if "chosen_options" in event and not hold.is_approval(event):
+                return self._carry_out_late(context, tracker, event)
             job = tracker.submission.job
             self._name_mapped_task(context, job)
             self.record_run(job, ray_job_id=tracker.job.submission_id if tracker.job else None)
@@ -241,8 +244,10 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
                         f"cannot read what the triggerer says of the job: {event}",
                         advice="It may be of another version of the provider: the next try asks the cluster",
                     )
-                if "chosen_options" in event:  # somebody answered what an earlier try had asked
-                    self._defer_to(ref, slice_job, tracker)
+                if "chosen_options" in event:
+                    if hold.is_approval(event):
+                        self._defer_to(ref, slice_job, tracker)
+                    return self._carry_out_late(context, tracker, event, ref)
                 verdict = _run_async(self._wait_unless_killed(ref, tracker))
             return self._conclude(context, tracker, slice_job, ref, verdict)
 
@@ -271,6 +276,28 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         if not isinstance(done, Report):
             raise hold.rejection(held, decision)
         return self._succeed(context, tracker, held.job, ref, done)
+
+    def _carry_out_late(
+        self, context: Context, tracker: JobTracker, event: Mapping[str, Any], job: JobRef | None = None
+    ) -> dict[str, Any]:
+        """A person rejected what an earlier try had asked, which this one was to ask anew: Airflow resumes
+        this one with the answer. An approval counts for its own question only, and is asked for anew.
+
+        :param job: which may publish the rejected answers.
+        :raises RayLLMInputError: also when nothing says what was asked.
+        """
+        with tracker.releasing():
+            try:
+                waiting = hold.HeldSlice.from_kwargs(tracker.question)
+                decision = hold.Decision.of(event, waiting.hold)
+                self.log.info("%s: what an earlier try had asked", decision)
+                tracker.note_decision(decision.to_json(waiting))
+            finally:
+                if job is not None:
+                    hook = tracker.hook_of(job)
+                    tracker.keep_trying(lambda: stop_and_wait(hook, job.submission_id), hook)
+                    tracker.mark_ended()
+            return self._carry_out(context, tracker, waiting, decision)
 
     def _decide(
         self, tracker: JobTracker, held: hold.HeldSlice, decision: hold.Decision
@@ -499,13 +526,13 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
     def _wait_for_person(
         self, context: Context, tracker: JobTracker, slice_job: SliceJob, ref: JobRef | None, report: Report
     ) -> NoReturn:
-        tracker.mark_ended()
+        held = hold.HeldSlice.of(slice_job, report, self._hold)
+        tracker.mark_ended(question=held.to_kwargs()["held"])
         task_start = context["ti"].start_date.timestamp()
         result = build_result(report, slice_job.paths, ref, task_start=task_start, job_start=None)
         write_entry(context, self.outlets, slice_job, result)
         for line in result_lines(report):
             self.log.info("%s", clean(line))
-        held = hold.HeldSlice.of(slice_job, report, self._hold)
         hold.ask(context, held, page=with_host(_page_of(context["ti"])), method_name="execute_decision")
 
     def _succeed(

@@ -43,6 +43,7 @@ from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, C
 from airflow_provider_raydatallm.processor.store.fragments import fragment_fields
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import Fragments, MissingRows
+from airflow_provider_raydatallm.processor.store.rejections import has_rejections
 from airflow_provider_raydatallm.processor.store.staged_versions import StagedVersion
 from airflow_provider_raydatallm.processor.store.versions import Commits, NumberTakenError
 
@@ -186,6 +187,8 @@ class BuildRun:
         held_by = engine or inference.engine
         workers: set[str] = set()
         rows_left, waited_s = 0, 0.0
+        if has_rejections(build.folders.metadata):
+            held_by.take_no_earlier_answers()
         self.spending.begin_engine()
         if not rows.is_probe:  # the slice is answered
             self._check_cost()

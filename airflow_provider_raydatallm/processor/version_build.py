@@ -198,8 +198,6 @@ class VersionBuild(Build):
                 # After the ledger: whoever published meanwhile has removed the fragments that it counts.
                 if self._is_superseded():
                     raise NumberTakenError(f"another run published {self.folders.table.url} meanwhile")
-                if self.inference is not None and state.has_rejected_answers:
-                    self.inference.engine.take_no_earlier_answers()
                 if meter is None:
                     meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing, self._model_work())
                 known = self.known_figures(are_taken_over=state.is_finished and state.is_taken_over)

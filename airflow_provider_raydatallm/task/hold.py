@@ -57,12 +57,13 @@ class HeldSlice(Contract):
 
     @classmethod
     def from_kwargs(cls, held: Any) -> HeldSlice:
-        """:raises RayLLMInputError: when another version of the provider kept what this one cannot read."""
+        """:raises RayLLMInputError: when another version of the provider kept what this one cannot read, or
+        nothing was kept."""
         try:
             return cls.model_validate(held)
         except pydantic.ValidationError:
             raise RayLLMInputError(
-                "another version of the provider asked, and this one cannot read what it kept",
+                "a person decided, and nothing that this version of the provider can read says of what",
                 advice=_ASK_AGAIN,
             ) from None
 
@@ -135,6 +136,11 @@ class Decision:
     def __str__(self) -> str:
         verdict = f"{AGAIN} where {plain_text(self.again)}:" if self.again else "Rejected by"
         return f"{'Approved by' if self.is_approval else verdict} {self.by}"
+
+
+def is_approval(event: Mapping[str, Any]) -> bool:
+    """:param event: of Airflow, with a decision or without."""
+    return event.get("chosen_options") == [APPROVE]
 
 
 def ask(context: Context, held: HeldSlice, *, page: str, method_name: str) -> NoReturn:

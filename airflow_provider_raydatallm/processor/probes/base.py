@@ -58,6 +58,8 @@ class Probe(ABC):
     """
     :cvar name: its argument in `quality`, its section of the report, and its gate.
     :cvar shares_engine: whether the engine of the slice's rows answers them.
+    :cvar as_new_as_answers: whether they are asked again where rows of the slice were answered since, by
+        another model perhaps.
     :ivar inference: how they are answered.
     :ivar hash: of what its argument says.
     :ivar unasked: rows of the plan that are not asked; None: all are.
@@ -65,6 +67,7 @@ class Probe(ABC):
 
     name: ClassVar[str]
     shares_engine: ClassVar[bool] = True
+    as_new_as_answers: ClassVar[bool] = False
     inference: InferencePlan
     hash: str
     unasked: Fragments | None = None
@@ -84,7 +87,8 @@ class Probe(ABC):
 
     def checkpoint(self, of_slice: Checkpoint) -> Checkpoint:
         """The folder of their answers, within the slice's."""
-        return of_slice.of_probe(f"{self.name}-{self.hash}")
+        name = f"{self.name}-{self.hash}"
+        return of_slice.of_probe(name, as_new_as_answers=self.as_new_as_answers)
 
     def open(self, of_slice: Answered) -> Self:
         """Returns the probe with its rows, where it has them only once the slice's are answered."""

@@ -50,6 +50,7 @@ class GoldenRows(Probe):
     """
 
     name = "golden"
+    as_new_as_answers = True
     columns: tuple[str, ...]
 
     @classmethod

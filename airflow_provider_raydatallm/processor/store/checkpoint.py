@@ -29,7 +29,6 @@ from airflow_provider_raydatallm.processor.store.file_names import (
 )
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.ledger import (
-    SET_ASIDE,
     Fragments,
     Ledger,
     MissingRows,
@@ -37,6 +36,7 @@ from airflow_provider_raydatallm.processor.store.ledger import (
     RowRanges,
     RowStates,
     holds_finished_rows,
+    newest_answers,
     position,
     read_ledger,
     row_states,
@@ -67,11 +67,6 @@ class CheckpointState:
     repair: int = 0
     unasked: Fragments | None = None
     honoured: tuple[str, ...] = ()
-
-    @property
-    def has_rejected_answers(self) -> bool:
-        """Whether a person had some of its rows asked again."""
-        return bool((self.ledger.rows.ranges.units == SET_ASIDE).any())
 
     @property
     def missing(self) -> MissingRows:
@@ -166,17 +161,21 @@ class Checkpoint:
         self.question = question
         self.base = base
         self._is_forced = is_forced
-        self._of_probe = False
+        self._of_probe = self._is_as_new_as_answers = False
         self.folder = f"{CHECKPOINT}/{question}"
         #: Where it says which rows a person had asked again.
         self._decisions = self.folder
 
-    def of_probe(self, name: str) -> Checkpoint:
+    def of_probe(self, name: str, *, as_new_as_answers: bool = False) -> Checkpoint:
         """The folder of rows that are asked beside the slice's, within this one: it goes when this one does.
         Rows of the slice that a person had asked again are asked again as such, too. Nothing counts that was
-        there when the version was published whose rows are taken over: other answers were asked with it."""
+        there when the version was published whose rows are taken over: other answers were asked with it.
+
+        :param as_new_as_answers: whether nothing counts either that is older than the slice's newest answers,
+            which may be another model's.
+        """
         checkpoint = Checkpoint(self.store, f"{self.question}/{name}", self.base, is_forced=self._is_forced)
-        checkpoint._of_probe = True
+        checkpoint._of_probe, checkpoint._is_as_new_as_answers = True, as_new_as_answers
         checkpoint._decisions = self.folder
         return checkpoint
 
@@ -230,17 +229,23 @@ class Checkpoint:
                 OldRows(one.last_epoch, _asked_spans(one, units) if one.rows else _all_spans(plan))
                 for _, one in rejections
             ],
-            before_base=self._before_base(plan, units),
+            superseded=self._superseded(plan, units, beside),
         )
         return ledger, tuple(one.decision_on(name) for name, one in rejections)
 
-    def _before_base(self, plan: Plan, units: Mapping[str, int]) -> OldRows | None:
+    def _superseded(self, plan: Plan, units: Mapping[str, int], beside: Sequence[str]) -> OldRows | None:
         """Returns the rows that do not count as they were answered when the version was published whose rows
-        are taken over; None where none are."""
+        are taken over, or before the slice's newest; None where all count.
+
+        :param beside: names of the slice's own files, if it is a probe.
+        """
+        if self._of_probe:
+            epoch = self.base.epoch if self.base is not None else 0
+            if self._is_as_new_as_answers:
+                epoch = max(epoch, newest_answers(beside) - 1)
+            return OldRows(epoch, _all_spans(plan)) if epoch > 0 else None
         if self.base is None:
             return None
-        if self._of_probe:
-            return OldRows(self.base.epoch, _all_spans(plan))
         rows = self.rows_of_base
         if not rows.keys() <= units.keys():
             return None
@@ -251,19 +256,29 @@ class Checkpoint:
         """Of the units of the version whose rows are taken over; nothing where its plan is gone or
         damaged."""
         assert self.base is not None
-        try:
-            units = Plan.from_json(plan_document(self.store, self.base.plan)).units
-        except ValueError:
-            return {}
-        return {unit.id: unit.rows for unit in units}
+        return _planned_rows(self.store, self.base.plan)
 
     def rejections(self, honoured: Sequence[str]) -> int:
-        """How often a person rejected its answers, and no row was asked again.
+        """How often a person rejected its answers, and no row was asked again, nor were they approved since.
 
         :param honoured: by these decisions some were, or all.
         """
-        found = read_rejections(self.store, self.folder)
-        return sum(not one.rows and one.decision_on(name) not in honoured for name, one in found)
+        names = self.store.names(self.folder)
+        return sum(
+            not one.rows and one.decision_on(name) not in honoured and not self._is_published(one, names)
+            for name, one in read_rejections(self.store, self.folder, names)
+        )
+
+    def _is_published(self, rejection: Rejection, names: Sequence[str]) -> bool:
+        """Whether all rows of the rejected version are in a later one, whose rows are taken over.
+
+        :param names: of the files in this folder.
+        """
+        if self.base is None or self.base.epoch <= rejection.last_epoch:
+            return False
+        of_input = [name for name in names if input_of_plan(name) == rejection.input_hash]
+        plans = [_planned_rows(self.store, f"{self.folder}/{name}") for name in of_input]
+        return any(rows and rows.keys() <= self.rows_of_base.keys() for rows in plans)
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
@@ -333,6 +348,14 @@ def _asked_spans(rejection: Rejection, units: Mapping[str, int]) -> Spans:
         if unit in units
     ]
     return merge_spans(np.concatenate([_NO_SPANS, *spans]))
+
+
+def _planned_rows(store: Store, name: str) -> Mapping[str, int]:
+    """Returns how many rows a stored plan has of each unit; nothing where it is gone or damaged."""
+    try:
+        return {unit.id: unit.rows for unit in Plan.from_json(plan_document(store, name)).units}
+    except ValueError:
+        return {}
 
 
 def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan | None:

@@ -421,6 +421,12 @@ def answered_in_name(name: str) -> int:
     return int(match["count"]) if match and match["kind"] == "rows" and match["base"] is None else 0
 
 
+def newest_answers(names: Iterable[str]) -> int:
+    """The epoch of the newest answers among fragments, without those that were taken over; 0 for none."""
+    found = filter(None, map(_NAME.fullmatch, names))
+    return max((int(m["epoch"]) for m in found if m["kind"] == "rows" and m["base"] is None), default=0)
+
+
 def holds_finished_rows(name: str) -> bool:
     """Whether the file is a fragment of rows that are answered or have failed."""
     match = _NAME.fullmatch(name)
@@ -435,7 +441,7 @@ def read_ledger(
     *,
     retry: bool = False,
     asked_again: Sequence[OldRows] = (),
-    before_base: OldRows | None = None,
+    superseded: OldRows | None = None,
 ) -> Ledger:
     """Returns the fragments among `names`.
 
@@ -443,7 +449,8 @@ def read_ledger(
     :param read_ranges: reads the ranges of a mixed fragment; returns None when it is damaged.
     :param base: the version whose carried rows count; those of other versions may have other answers now.
     :param retry: whether its rows in quarantine are asked again, and so do not count.
-    :param before_base: rows that it has, and its epoch: it was published instead of what was there by then.
+    :param superseded: rows that count no more as they were answered by then, such as those that the version
+        has: it was published instead.
     """
     by_kind: dict[str, list[re.Match[str]]] = {kind: [] for kind in get_args(FragmentKind)}
     for match in map(_NAME.fullmatch, sorted(names)):
@@ -466,10 +473,10 @@ def read_ledger(
                 )
 
         collected = {kind: _collect(of_kind, units, read_all) for kind, of_kind in by_kind.items()}
-    if before_base is not None and not all(kind.carried.all() for kind in collected.values()):
+    if superseded is not None and not all(kind.carried.all() for kind in collected.values()):
         answered = collected["rows"].filter(collected["rows"].carried).spans()
-        superseded = [before_base, OldRows(LAST_NUMBER, answered)]  # a published answer stays
-        collected = {kind: fragments.without(superseded) for kind, fragments in collected.items()}
+        old = [superseded, OldRows(LAST_NUMBER, answered)]  # a published answer stays
+        collected = {kind: fragments.without(old) for kind, fragments in collected.items()}
     for asked in asked_again:
         collected = {kind: fragments.set_aside(asked) for kind, fragments in collected.items()}
     return Ledger(**collected)

@@ -34,6 +34,7 @@ class Rejection(BaseModel):
     """
     condition: as the person wrote it; "" where no row is asked again.
     rows: of the rows that are, by unit: start and stop of each range, one after the other.
+    input_hash: of what the version was planned over; "" in documents of earlier builds.
     """
 
     model_config = ConfigDict(extra="forbid", strict=True, hide_input_in_errors=True)
@@ -42,10 +43,12 @@ class Rejection(BaseModel):
     condition: str = ""
     last_epoch: Annotated[int, Field(ge=0, le=LAST_NUMBER)]
     rows: dict[_UnitId, list[_Offset]] = {}
+    input_hash: str = ""
 
     def decision_on(self, name: str) -> str:
         """Identifies it, among others on the same staged version too."""
-        return f"{name}-{hashlib.sha256(self.model_dump_json().encode()).hexdigest()[:16]}"
+        said = self.model_dump_json(exclude={"input_hash"})
+        return f"{name}-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
 
 def reject(
@@ -59,6 +62,7 @@ def reject(
         condition=condition,
         last_epoch=staged.version.epoch,
         rows={unit: list(offsets) for unit, offsets in rows.items()},
+        input_hash=staged.version.input_hash,
     )
     folder, _, name = _document_of(staged).rpartition("/")
     if metadata.create_document(f"{folder}/{name}", rejection.model_dump()):
@@ -90,6 +94,13 @@ def is_rejected(metadata: Store, staged: StagedVersion) -> bool:
         name == staged.name or (bool(rejection.rows) and has_answers_of(name, rejection))
         for name, rejection in read_rejections(metadata, f"{CHECKPOINT}/{staged.version.question}")
     )
+
+
+def has_rejections(metadata: Store) -> bool:
+    """Whether people rejected answers of the slice, to whichever question: others may have the same request
+    now, of an input that was written anew, say."""
+    questions = metadata.names(CHECKPOINT)
+    return any(staged_of_rejection(name) for of in questions for name in metadata.names(f"{CHECKPOINT}/{of}"))
 
 
 def read_rejections(

@@ -71,7 +71,8 @@ class JobRecord:
     :param submission_count: jobs that this attempt has submitted, with this one.
     :param result: `return_value` of a `concluded` job's task.
     :param left: jobs that are to be stopped once their clusters can be reached.
-    :param decision: of a person about what the job staged, until it is carried out: `hold.Decision.to_json`.
+    :param decision: of a person about what a job staged, until it is carried out: `hold.Decision.to_json`.
+    :param question: what a person was asked last, and has not decided: a `hold.HeldSlice`.
     """
 
     phase: Literal["intent", "submitted", "ended", "concluded"]
@@ -88,6 +89,7 @@ class JobRecord:
     result: dict[str, Any] | None = None
     left: list[LeftJob] = field(default_factory=list)
     decision: dict[str, Any] | None = None
+    question: dict[str, Any] | None = None
     record_format: int = FORMAT
 
     @classmethod

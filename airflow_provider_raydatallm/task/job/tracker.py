@@ -336,6 +336,7 @@ class JobTracker:
             commits_alone=self._commits_alone,
             submission_count=self._submission_count + 1,
             left=self._left_jobs,
+            question=self.question,
         )
         self._save(record)
         self._push_owner(name)
@@ -426,16 +427,25 @@ class JobTracker:
         record = self._record
         return record.submission_count if record and record.try_number == self.task.try_number else 0
 
-    def mark_ended(self) -> None:
-        """Records that the job ended without a published slice, so that no attempt waits for it again."""
-        if self._record is not None:
-            self._note(replace(self._record, phase="ended"))
+    def mark_ended(self, question: dict[str, Any] | None = None) -> None:
+        """Records that the job ended without a published slice, so that no attempt waits for it again.
+
+        :param question: what a person is asked then.
+        """
+        if (record := self._record) is not None:
+            self._note(replace(record, phase="ended", question=question or record.question))
         self._leave_clusters()
 
     def note_decision(self, decision: dict[str, Any] | None) -> None:
         """Records what a person decided, before it is carried out; None: it was, or cannot be."""
         if self._record is not None and self._record.decision != decision:
-            self._note(replace(self._record, decision=decision))
+            question = self._record.question if decision is None else None
+            self._note(replace(self._record, decision=decision, question=question))
+
+    @property
+    def question(self) -> dict[str, Any] | None:
+        """What a person was asked last, perhaps by an earlier attempt, and had not decided."""
+        return self._record.question if self._record is not None else None
 
     def conclude(self, result: dict[str, Any]) -> None:
         """Records that the slice is finished, and the task's result."""

@@ -415,18 +415,55 @@ def test_condition_is_in_utc_on_every_machine(zone: str, monkeypatch: pytest.Mon
     assert "half" in refused.value.failure.sentence
 
 
-def test_golden_rows_are_not_asked_again(job: SliceJob, tmp_path: Path) -> None:
-    pq.write_table(pa.table({"n": [100, 101], "answer": ["100, asked 1", "?"]}), tmp_path / "golden.parquet")
+def test_golden_rows_are_asked_again_beside_rows_that_are(job: SliceJob, tmp_path: Path) -> None:
+    """By another model perhaps, which is the one to judge then."""
+    pq.write_table(pa.table({"n": [100, 101], "answer": ["100, asked 2", "?"]}), tmp_path / "golden.parquet")
     model = Model()
     cluster = InProcess(answer=model)
     with_golden = changed(job, quality__golden={"path": f"{tmp_path}/golden.parquet"})
     ask_again_for_people(job.address, held(with_golden, cluster), CUT)
     model.cuts = lambda n: False
     report = run(with_golden, cluster)
-    assert (report.outcome, cluster.answered) == ("published", N + 2 + 12)
+    assert (report.outcome, cluster.answered) == ("published", N + 2 + 12 + 2)
     assert report.golden is not None
     assert report.golden.correct == 1
+    more = pa.table({"n": [103]})
+    pq.write_table(more, tmp_path / "in" / "late.parquet")
+    report = run(changed(with_golden, rerun__on_input_change="extend"), cluster)
+    assert (report.outcome, model.asked[100], model.asked[103]) == ("published", 3, 1)
+
+
+def test_golden_rows_of_a_slice_that_a_gate_stopped_are_asked_once(job: SliceJob, tmp_path: Path) -> None:
+    pq.write_table(pa.table({"n": [100, 101], "answer": ["100, asked 1", "?"]}), tmp_path / "golden.parquet")
+    model = Model()
+    cluster = InProcess(answer=model)
+    stopped = changed(
+        job,
+        quality__golden={"path": f"{tmp_path}/golden.parquet"},
+        quality__gates=[{"of": "golden", "min": 0.9}],
+    )
+    for _ in range(2):
+        with pytest.raises(SliceError, match="golden"):
+            run(stopped, cluster)
     assert model.asked[100] == 1
+
+
+def test_golden_rows_are_asked_of_the_model_that_answered_last(job: SliceJob, tmp_path: Path) -> None:
+    """A gate stopped the slice, and what it lacked another model answers."""
+    pq.write_table(pa.table({"n": [100], "answer": ["100, asked 1"]}), tmp_path / "golden.parquet")
+    model = Model()
+    cluster = InProcess(answer=model)
+    with_golden = changed(
+        job,
+        quality__golden={"path": f"{tmp_path}/golden.parquet"},
+        quality__gates=[{"of": "quarantined", "max": 0}],
+    )
+    with pytest.raises(SliceError, match="quarantined"):
+        run(with_golden, cluster)
+    model.fails = lambda n: False
+    report = run(changed(with_golden, rerun__retry_quarantined=True), cluster)
+    assert report.golden is not None
+    assert (report.outcome, report.golden.correct, model.asked[100]) == ("published", 0, 2)
 
 
 @pytest.mark.parametrize("has_failures", [False, True])
@@ -651,16 +688,28 @@ def test_plan_says_which_answers_were_rejected(job: SliceJob) -> None:
     assert earlier.not_kept == (NotKept(12, "a person rejected them, to have these rows asked again"),)
 
 
+def _write_input_anew(job: SliceJob) -> SliceJob:
+    for file in Path(job.input_path).iterdir():
+        pq.write_table(pq.read_table(file), file, row_group_size=11)
+    return changed(job, rerun__on_input_change="recompute")
+
+
+def _edit_question(job: SliceJob) -> SliceJob:
+    return changed(job, columns=("n",), prompt="{n} ")
+
+
+@pytest.mark.parametrize("edit", [lambda job: job, _write_input_anew, _edit_question])
 def test_engine_takes_no_answers_of_others_for_rows_that_are_asked_again(
-    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch, edit: Callable[[SliceJob], SliceJob]
 ) -> None:
+    """Also where they are others to the ledger: their requests may be the same."""
     told: list[int] = []
     monkeypatch.setattr(Engine, "take_no_earlier_answers", lambda engine: told.append(1))
     cluster = InProcess(answer=Model())
     name = held(job, cluster)
     assert told == []
     ask_again_for_people(job.address, name, CUT)
-    held(job, cluster)
+    held(edit(job), cluster)
     assert told == [1]
 
 

@@ -228,7 +228,7 @@ def test_decision_that_another_version_kept_is_asked_for_anew(world: World) -> N
     task = world.task(**STRICT)
     with task._start_attempt(context) as attempt:
         attempt.note_decision({"by": "bob"})
-    with pytest.raises(RayLLMInputError, match="another version of the provider asked"):
+    with pytest.raises(RayLLMInputError, match="a person decided, and nothing"):
         world.retry(**STRICT)
     with pytest.raises(BaseException) as pause:  # noqa: PT011 - of two kinds, by Airflow's version
         world.retry(**STRICT)
@@ -305,6 +305,63 @@ def test_answer_to_what_was_asked_before_a_clear_is_none(world: World) -> None:
         assert deferred.value.method_name == "execute_complete"
     assert world.jobs == ["run"]
     assert current_report(world.slice_job) is None
+
+
+def wait_after_clear(
+    world: World, monkeypatch: pytest.MonkeyPatch, method_name: str
+) -> tuple[RayLLMBatchOperator, Any, dict[str, Any]]:
+    """Returns a task that was cleared while it waited for a person, and waits in the triggerer."""
+    task = world.task(quality__gates=[])
+    task.deferrable = True
+    context = context_of(task, world.store, try_number=2, clears=1)
+    with monkeypatch.context() as patch:
+        if method_name == "execute_in_turn":
+
+            async def wait(*args: Any, **kwargs: Any) -> bool:
+                return False
+
+            patch.setattr(slice_task.SubmissionGate, "enter", wait)
+        with pytest.raises(TaskDeferred) as deferred:
+            task.execute(context)
+    assert deferred.value.method_name == method_name
+    return task, context, deferred.value.kwargs or {}
+
+
+@pytest.mark.parametrize("method_name", ["execute_in_turn", "execute_complete"])
+@pytest.mark.parametrize("decision", ["reject", "again"])
+def test_rejection_counts_also_where_the_task_was_cleared_before(
+    world: World, monkeypatch: pytest.MonkeyPatch, decision: str, method_name: str
+) -> None:
+    """Whatever the gates say by now: the job is stopped before it can publish."""
+    _, held = world.ask()
+    task, context, kept = wait_after_clear(world, monkeypatch, method_name)
+    stopped: list[str] = []
+    monkeypatch.setattr(slice_task, "stop_and_wait", lambda hook, job: stopped.append(job))
+    chosen = REJECTION if decision == "reject" else again("name = 'a'")
+    resume = getattr(task, method_name)
+    if decision == "reject":
+        with pytest.raises(RayLLMInputError, match="was rejected by bob"):
+            resume(context, chosen, **kept)
+        assert current_report(world.slice_job) is None
+    else:
+        world.again = 1
+        task.deferrable = False
+        assert resume(context, chosen, **kept)["outcome"] == "published"
+    assert len(stopped) == (method_name == "execute_complete")
+    with pytest.raises(SliceError, match="no staged version"):
+        commit_for_people(world.slice_job.address, held["held"]["staged"])
+
+
+def test_rejection_of_what_nothing_says_ends_the_task(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as on an Airflow that keeps no state of tasks."""
+    world.ask()
+    world.store = StateStore()
+    task, context, kept = wait_after_clear(world, monkeypatch, "execute_complete")
+    stopped: list[str] = []
+    monkeypatch.setattr(slice_task, "stop_and_wait", lambda hook, job: stopped.append(job))
+    with pytest.raises(RayLLMInputError, match="a person decided, and nothing"):
+        task.execute_complete(context, REJECTION, **kept)
+    assert len(stopped) == 1
 
 
 def again(condition: str) -> dict[str, Any]:

@@ -85,7 +85,7 @@ def test_held_slice_comes_back_from_what_airflow_keeps(held: hold.HeldSlice) -> 
     kept = held.to_kwargs()
     assert hold.HeldSlice.from_kwargs(**kept) == held
     assert held.verdicts == ("rows is 3",)
-    with pytest.raises(RayLLMInputError, match="another version of the provider"):
+    with pytest.raises(RayLLMInputError, match="this version of the provider"):
         hold.HeldSlice.from_kwargs({"of": "a newer provider"})
 
 

@@ -264,6 +264,31 @@ def test_rejected_answers_are_left_to_people_whatever_else_the_gates_say_by_now(
     assert run_in_process(lenient, cluster).outcome == "unchanged"
 
 
+@pytest.mark.parametrize("has_all", [True, False])
+def test_rejection_is_settled_once_all_of_its_rows_are_published(job: SliceJob, has_all: bool) -> None:
+    """A person approved them then; not where what was approved lacks some of them."""
+    cluster = InProcess(answer=CUT)
+    strict = changed(job, quality__gates=[MANY_CUT], rerun="extend")
+    file = Path(job.input_path) / "b.parquet"
+    if not has_all:
+        pq.write_table(pa.table({"name": ["d"]}), file)
+    discard_for_people(job.address, str(run_in_process(strict, cluster).staged_version))
+    if has_all:
+        pq.write_table(pa.table({"name": ["d"]}), file)
+    else:
+        file.rename(job.input_path.rstrip("/") + "-b.parquet")
+    held = run_in_process(strict, cluster)
+    assert [gate.value for gate in held.gates or () if gate.of == "rejections"] == [1]
+    publish_approved(strict, str(held.staged_version))
+    if has_all:
+        pq.write_table(pa.table({"name": ["e"]}), Path(job.input_path) / "c.parquet")
+    else:
+        Path(job.input_path.rstrip("/") + "-b.parquet").rename(file)
+    report = run_in_process(changed(strict, quality__gates=[{**MANY_CUT, "max": 1}]), cluster)
+    assert report.outcome == ("published" if has_all else "held")
+    assert cluster.answered == (5 if has_all else 4)
+
+
 def test_answers_that_a_person_rejects_while_a_run_stages_them_are_left_to_people(
     job: SliceJob, tmp_path: Path
 ) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import unquote
 
 from airflow_provider_raydatallm.clusters.blueprint import Blueprint
+from airflow_provider_raydatallm.contract.result.gpus_held import HeldNode
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 
 
@@ -153,6 +154,10 @@ class Cluster(ABC):
         """Notes that `holder` does not need the cluster any more; others may, such as a newer try of its
         task. The last one's release ends it where the kind `ends_when_released`. A holder that dies releases
         nothing: such a kind has a lifetime, too."""
+
+    def held_nodes(self) -> Sequence[HeldNode]:
+        """Returns those with GPUs that are there for one task alone; none where nobody knows of such."""
+        return ()
 
     def check_machine(self) -> None:  # noqa: B027
         """Touches nothing but this machine, so that a process on another one says so at once.

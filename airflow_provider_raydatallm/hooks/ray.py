@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -18,6 +18,7 @@ from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its _
 
 from airflow_provider_raydatallm.clusters.base import Cluster, ClusterEndedError, Holder, Identity, Order
 from airflow_provider_raydatallm.clusters.kinds import open_cluster
+from airflow_provider_raydatallm.contract.result.gpus_held import HeldNode
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayConnectionNotFoundError,
@@ -239,6 +240,14 @@ class RayHook(BaseHook):
     def note_job(self, submission_id: str) -> None:
         """Says which job the cluster was acquired for."""
         self._cluster.note_job(submission_id)
+
+    def held_nodes(self) -> Sequence[HeldNode]:
+        """Returns the nodes with GPUs that are there for one task alone; none where these cannot be asked."""
+        try:
+            return self._cluster.held_nodes()
+        except (RayConnectionError, RayUnreachableError) as e:
+            self.log.debug("Cannot tell which GPUs were held", exc_info=e)
+            return ()
 
     @property
     def is_machine_bound(self) -> bool:

@@ -24,6 +24,7 @@ from airflow.sdk.exceptions import (
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.log.progress_text import result_lines
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.result.gpus_held import GpusHeld
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.exceptions import (
     RayJobStoppedError,
@@ -513,7 +514,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         if isinstance(verdict, job_verdict.Finished):
             report = Report.model_validate(verdict.report)
             if report.outcome == "held":
-                self._wait_for_person(context, tracker, slice_job, ref, report)
+                self._wait_for_person(context, tracker, slice_job, ref, report, verdict.started_at)
             return self._succeed(context, tracker, slice_job, ref, report, verdict.started_at)
         cause = verdict.failure.kind if isinstance(verdict, job_verdict.Failed) else verdict.why
         if cause in ("stopped", "unknown") and tracker.can_resubmit(stopped=cause == "stopped"):
@@ -523,13 +524,37 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         self._job_says_why = isinstance(verdict, job_verdict.Failed)
         raise error_of(failure_of(verdict, job_id))
 
+    def _build_result(
+        self,
+        context: Context,
+        tracker: JobTracker,
+        slice_job: SliceJob,
+        ref: JobRef | None,
+        report: Report,
+        job_start: float | None = None,
+    ) -> dict[str, Any]:
+        """Before the task lets its cluster go."""
+        nodes = tracker.hook_of(ref).held_nodes() if ref is not None else ()
+        held = GpusHeld.of(nodes, report, job_start, time.time())
+        if held is not None:
+            self.log.info("%s", held)
+        task_start = context["ti"].start_date.timestamp()
+        return build_result(
+            report, slice_job.paths, ref, task_start=task_start, job_start=job_start, gpus_held=held
+        )
+
     def _wait_for_person(
-        self, context: Context, tracker: JobTracker, slice_job: SliceJob, ref: JobRef | None, report: Report
+        self,
+        context: Context,
+        tracker: JobTracker,
+        slice_job: SliceJob,
+        ref: JobRef | None,
+        report: Report,
+        job_start: float | None,
     ) -> NoReturn:
         held = hold.HeldSlice.of(slice_job, report, self._hold)
+        result = self._build_result(context, tracker, slice_job, ref, report, job_start)
         tracker.mark_ended(question=held.to_kwargs()["held"])
-        task_start = context["ti"].start_date.timestamp()
-        result = build_result(report, slice_job.paths, ref, task_start=task_start, job_start=None)
         write_entry(context, self.outlets, slice_job, result)
         for line in result_lines(report):
             self.log.info("%s", clean(line))
@@ -544,9 +569,9 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         report: Report,
         job_start: float | None = None,
     ) -> dict[str, Any]:
-        task_start = context["ti"].start_date.timestamp()
-        result = build_result(report, slice_job.paths, ref, task_start=task_start, job_start=job_start)
+        result = self._build_result(context, tracker, slice_job, ref, report, job_start)
         tracker.conclude(result)
+        task_start = context["ti"].start_date.timestamp()
         telemetry.record(result, dag_id=self.dag_id, task_id=self.task_id, task_start=task_start)
         for line in result_lines(report):
             self.log.info("%s", clean(line))

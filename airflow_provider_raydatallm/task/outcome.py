@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from airflow_provider_raydatallm.contract.result.failure import Failure
+from airflow_provider_raydatallm.contract.result.gpus_held import GpusHeld
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.slice_paths import SlicePaths
 from airflow_provider_raydatallm.task.job.failure import explain_failure
@@ -23,7 +24,13 @@ _OF_OTHERS = ("unchanged", "kept")
 
 
 def build_result(
-    report: Report, paths: SlicePaths, job: JobRef | None, *, task_start: float, job_start: float | None
+    report: Report,
+    paths: SlicePaths,
+    job: JobRef | None,
+    *,
+    task_start: float,
+    job_start: float | None,
+    gpus_held: GpusHeld | None = None,
 ) -> dict[str, Any]:
     """Returns the operator's `return_value`.
 
@@ -31,6 +38,7 @@ def build_result(
     :param job: the job that this attempt waited for, if any.
     :param task_start: epoch seconds, by this machine's clock.
     :param job_start: epoch seconds at which the report's job started, by the cluster's clock.
+    :param gpus_held: of a cluster that was made for the task.
     """
     total = time.time() - task_start
     queued = None if job_start is None else round(min(max(job_start - task_start, 0.0), total), 3)
@@ -40,6 +48,7 @@ def build_result(
         dashboard_url=job.url or None if job is not None else None,
         queued=queued,
         total=round(total, 3),
+        gpus_held=gpus_held,
     )
 
 

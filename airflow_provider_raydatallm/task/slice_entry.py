@@ -50,6 +50,7 @@ class SliceFigures(pydantic.BaseModel):
     :param golden, repeat, judge: what was learnt of the answers by asking more.
     :param gates: what they said.
     :param gpu_seconds: seconds from the engine's start to its last row, times the GPUs that it held.
+    :param gpus_held: of a cluster that was made for the task (`GpusHeld`).
     :param cost: of them, at the price that the run knew.
     """
 
@@ -66,6 +67,7 @@ class SliceFigures(pydantic.BaseModel):
     rows_per_s: float | None = None
     tokens_per_s: float | None = None
     gpu_seconds: float | None = None
+    gpus_held: dict[str, float] | None = None
     cost: float | None = None
     gpu_mean: float | None = None
     labels: dict[str, int] | None = None
@@ -168,6 +170,7 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
         "rows_per_s": throughput.get("rows_per_s"),
         "tokens_per_s": tokens_per_s,
         "gpu_seconds": result.get("gpu_seconds"),
+        "gpus_held": known("gpus_held") or None,
         "cost": known("cost").get("total"),
         "gpu_mean": known("utilisation").get("gpu_mean"),
         "labels": result.get("labels"),

@@ -112,6 +112,8 @@ export interface SliceLine {
   rows_per_s: number | null;
   tokens_per_s: number | null;
   gpu_seconds: number | null;
+  /** Of a cluster that was made for the slice: seconds times GPUs, by what it did meanwhile. */
+  gpus_held: Record<string, number> | null;
   /** Of the GPUs, at the price that the run knew. */
   cost: number | null;
   gpu_mean: number | null;

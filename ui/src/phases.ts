@@ -1,4 +1,4 @@
-// A run's phases in their order, by the report's seconds. Pure.
+// A run's phases in their order, by the report's seconds, and what GPUs were held for meanwhile. Pure.
 
 export interface Phase {
   name: string;
@@ -31,7 +31,23 @@ export function phasesOf(seconds: Record<string, number>, start: Record<string, 
   ];
   const sum = phases.reduce((all, [, , part]) => all + part, 0);
   phases.push(["Airflow, job start and end", "#b9b9b9", Math.max((seconds.total ?? 0) - sum, 0)]);
-  return phases
-    .filter(([, , part]) => part > 0)
-    .map(([name, color, part]) => ({ name, color, seconds: part }));
+  return named(phases);
+}
+
+/** Of the GPUs of a cluster that was made for the slice: seconds, times GPUs. */
+export function heldPhases(held: Record<string, number>): Phase[] {
+  return named([
+    ["Image", "#777777", held.image ?? 0],
+    ["Cluster", "#CC79A7", held.cluster ?? 0],
+    ["Job start", "#E69F00", held.job_start ?? 0],
+    ["Model loaded", "#56B4E9", held.model ?? 0],
+    ["Rest of the engine's start", "#7F6BB0", held.engine_start ?? 0],
+    ["Inference", "#0072B2", held.inference ?? 0],
+    ["Publish", "#009E73", held.publish ?? 0],
+    ["Checks, waiting and end", "#b9b9b9", held.other ?? 0],
+  ]);
+}
+
+function named(parts: [string, string, number][]): Phase[] {
+  return parts.filter(([, , part]) => part > 0).map(([name, color, part]) => ({ name, color, seconds: part }));
 }

@@ -8,7 +8,7 @@ export function slice(key: string, more: Partial<SliceLine> = {}): SliceLine {
     slice_key: key, timezone: null, table: `/t/${key}`, run_id: `r-${key}`, map_index: -1, try_number: 1, state: "published",
     started: null, ended: null, archived: false, trial: null, model: null, outcome: "published",
     published_version: 1, fingerprint: null, counts: {}, tokens: {}, seconds: {}, rows_per_s: null,
-    tokens_per_s: null, gpu_seconds: null, cost: null, gpu_mean: null, labels: null, quarantine_reasons: null, golden: null, repeat: null, judge: null, gates: null, advice: [], failure: null, upstream: null, ...more,
+    tokens_per_s: null, gpu_seconds: null, gpus_held: null, cost: null, gpu_mean: null, labels: null, quarantine_reasons: null, golden: null, repeat: null, judge: null, gates: null, advice: [], failure: null, upstream: null, ...more,
   };
 }
 

@@ -2,7 +2,7 @@ import { afterEach, describe, expect, it, vi } from "vitest";
 
 import { compareSlices, compareVersions } from "../src/compare";
 import { compact, cost, duration, money, percent, rate, span, time } from "../src/format";
-import { phasesOf } from "../src/phases";
+import { heldPhases, phasesOf } from "../src/phases";
 import { pathOf, routeOf, taskInstancePath } from "../src/route";
 import { colorsOf, LOOKS, ORDER } from "../src/states";
 import { labelShares, measured, trendsOf } from "../src/trends";
@@ -71,6 +71,15 @@ describe("phasesOf", () => {
   it("does not split what does not add up", () => {
     expect(phasesOf({ engine_start: 5 }, { load: 9 }).map((phase) => [phase.name, phase.seconds])).toEqual([
       ["Rest of the engine's start", 5],
+    ]);
+  });
+});
+
+describe("heldPhases", () => {
+  it("are those of a slice's own cluster, in their order", () => {
+    const held = { total: 30, in_use: 10, inference: 12, image: 8, publish: 0, other: 10 };
+    expect(heldPhases(held).map((phase) => [phase.name, phase.seconds])).toEqual([
+      ["Image", 8], ["Inference", 12], ["Checks, waiting and end", 10],
     ]);
   });
 });

@@ -20,8 +20,10 @@ from airflow_provider_raydatallm.clusters.blueprint import Blueprint
 from airflow_provider_raydatallm.clusters.kuberay import ray_job
 from airflow_provider_raydatallm.clusters.kuberay.api import ConflictError, KubernetesApi
 from airflow_provider_raydatallm.clusters.kuberay.pending import why_it_waits
+from airflow_provider_raydatallm.clusters.kuberay.pods import held_node
 from airflow_provider_raydatallm.clusters.kuberay.ray_job import RayJob
 from airflow_provider_raydatallm.clusters.kuberay.watch import RayJobWatch, watch_of
+from airflow_provider_raydatallm.contract.result.gpus_held import HeldNode
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 
 #: Seconds for which what a cluster waits for is not asked again.
@@ -120,6 +122,14 @@ class KubeRayCluster(Cluster):
             return
         if (patched := self._api.patch(self._name, {"spec": {"jobId": submission_id}})) is not None:
             self._watch.note(patched)
+
+    def held_nodes(self) -> Sequence[HeldNode]:
+        """As they are now: pods that are gone held some, too."""
+        job = self._watch.get(self._name)
+        cluster = (job.get("status") or {}).get("rayClusterName") if job is not None else None
+        if job is None or ray_job.is_shared(job) or not cluster:
+            return ()
+        return list(filter(None, map(held_node, self._api.pods(f"ray.io/cluster={cluster}"))))
 
     def release(self, holder: Holder | None) -> None:
         """Asks again where the API server fails for a moment: a shared cluster would wait for this holder."""

@@ -278,12 +278,15 @@ class Report(Contract):
         dashboard_url: str | None,
         queued: float | None,
         total: float | None,
+        gpus_held: Contract | None = None,
     ) -> dict[str, Any]:
-        """Returns the operator's `return_value`; `queued` and `total` are seconds."""
+        """Returns the operator's `return_value`; `queued` and `total` are seconds, `gpus_held` is a
+        `GpusHeld`."""
         result = self.model_dump(mode="json", exclude={"version", *_ONLY_STORED})
         result["advice"] = None if self.advice is None else [a.code for a in self.advice]
         result["report_path"] = report_path
         result["ray_job_id"] = ray_job_id
         result["dashboard_url"] = dashboard_url
+        result["gpus_held"] = None if gpus_held is None else gpus_held.model_dump(mode="json")
         result["seconds"] = {"queued": queued, **result["seconds"], "total": total}
         return result

@@ -196,8 +196,8 @@ class Kubelet:
             "state": state,
             "lastState": ended if ended is not None else before.get("lastState", {}),
         }
-        conditions = [self._condition("PodScheduled", True), self._condition("Initialized", True)]
-        conditions += [self._condition(kind, ready, pod) for kind in ("ContainersReady", "Ready")]
+        conditions = [self._condition(pod, kind, True) for kind in ("PodScheduled", "Initialized")]
+        conditions += [self._condition(pod, kind, ready) for kind in ("ContainersReady", "Ready")]
         status = {
             "phase": phase,
             "qosClass": pod["status"]["qosClass"],
@@ -217,13 +217,16 @@ class Kubelet:
     def _write_status(self, pod: Object, status: dict[str, Any]) -> None:
         self.store.update("pods", pod["metadata"]["namespace"], {**pod, "status": status}, status=True)
 
-    def _condition(self, kind: str, is_true: bool, pod: Object | None = None) -> dict[str, Any]:
+    def _condition(self, pod: Object, kind: str, is_true: bool) -> dict[str, Any]:
         condition = {
             "type": kind,
             "status": "True" if is_true else "False",
             "lastTransitionTime": self.store.timestamp(),
         }
-        if pod is not None and not is_true:
+        before = _condition(pod, kind)
+        if before.get("status") == condition["status"]:
+            condition["lastTransitionTime"] = before["lastTransitionTime"]
+        if not is_true:
             name = pod["spec"]["containers"][0]["name"]
             message = f"containers with unready status: [{name}]"
             condition |= {"reason": "ContainersNotReady", "message": message}

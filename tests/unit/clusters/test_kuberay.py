@@ -35,7 +35,7 @@ from tests.support.fake_cluster import FakeCluster, Log
 from tests.support.kube.heads import FakeHeads
 from tests.support.kube.operator import RayOperator
 from tests.support.kube.server import Kube, kube_server
-from tests.unit.clusters.test_blueprint import CLUSTER
+from tests.unit.clusters.test_blueprint import CLUSTER, CONTAINER
 
 CONNECTION = "kuberay"
 
@@ -124,6 +124,30 @@ def test_slice_has_a_cluster_of_its_own_that_ends_with_it(world: World) -> None:
     assert world.head.token  # KubeRay's own: the calls had it
     tracker.conclude({"outcome": "published"})
     eventually(world.nothing_is_left)
+
+
+def test_gpus_are_held_by_the_nodes_of_ones_own_cluster(world: World) -> None:
+    gpu = {**CLUSTER["spec"]["workerGroupSpecs"][0]}
+    gpu["template"] = {
+        "spec": {"containers": [{**CONTAINER, "resources": {"limits": {"nvidia.com/gpu": "2"}}}]}
+    }
+    template = {**CLUSTER, "spec": {**CLUSTER["spec"], "workerGroupSpecs": [{**gpu, "replicas": 3}]}}
+    world.operator.hold_pods("l4", "Unschedulable")
+    own, shared = world.tracker("a", template=template), world.tracker("b", template=template, name="all")
+    with pytest.raises(ClusterStartingError):
+        own.hook.acquire()
+    eventually(lambda: len(world.kube.objects("pods")) == 4)
+    assert own.hook.held_nodes() == []  # pending pods hold none
+    world.operator.release_pods()
+    world.wait_for_cluster(own)
+    nodes = own.hook.held_nodes()
+    assert [node.gpus for node in nodes] == [2, 2, 2]
+    assert all(0 <= (node.started or 0) - node.scheduled < 30 for node in nodes)
+    assert abs(time.time() - nodes[0].scheduled) < 60
+    world.wait_for_cluster(shared)
+    assert shared.hook.held_nodes() == ()  # others hold them, too
+    with world.kube.away():
+        assert own.hook.held_nodes() == ()
 
 
 def test_cluster_without_a_token_is_sent_none(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

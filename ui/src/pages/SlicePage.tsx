@@ -16,7 +16,7 @@ import { Gates } from "../parts/slice/Gates";
 import { Probes } from "../parts/slice/Probes";
 import { Live } from "../parts/slice/Live";
 import { OverTime } from "../parts/slice/OverTime";
-import { Phases } from "../parts/slice/Phases";
+import { GpusHeld, Phases } from "../parts/slice/Phases";
 import { RowCounts } from "../parts/slice/RowCounts";
 import { Samples } from "../parts/slice/Samples";
 import { SideBySide } from "../parts/slice/SideBySide";
@@ -101,6 +101,7 @@ export function SlicePage({ dag, task, run, map }: Props) {
           {answer.line.outcome ? (
             <Section title="Time">
               <Phases seconds={answer.line.seconds} start={stored.value?.report?.seconds.start} />
+              <GpusHeld held={answer.line.gpus_held} />
               {history ? <OverTime history={history} seconds={answer.line.seconds} /> : null}
             </Section>
           ) : null}

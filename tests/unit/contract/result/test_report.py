@@ -22,7 +22,7 @@ def test_xcom_is_the_report_and_what_only_airflow_knows() -> None:
         "staged_version",
         "dashboard_url", "fingerprint", "labels", "quarantine_reasons",
         "counts", "tokens", "seconds", "throughput", "utilisation", "balance", "golden", "gates",
-        "repeat", "judge", "advice", "gpu_seconds", "cost",
+        "repeat", "judge", "advice", "gpu_seconds", "gpus_held", "cost",
     }  # fmt: skip
     assert set(xcom["seconds"]) == {"queued", "start", "engine_start", "inference", "publish", "total"}
     assert set(xcom["counts"]) == {

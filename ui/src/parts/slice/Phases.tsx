@@ -1,14 +1,30 @@
-// Where a run's seconds went, as one bar from its start to its end.
+// Where a run's seconds went, and those of its GPUs, as bars from the start to the end.
 
 import { Box, Flex, HStack, Text } from "@chakra-ui/react";
 
 import { duration } from "../../format";
-import { type Phase, phasesOf } from "../../phases";
+import { heldPhases, type Phase, phasesOf } from "../../phases";
 
 export function Phases({ seconds, start }: { seconds: Record<string, number>; start?: Record<string, number | null> | null }) {
   const phases = phasesOf(seconds, start ?? null);
-  const total = phases.reduce((sum, phase) => sum + phase.seconds, 0);
-  if (total <= 0) return <Text color="fg.muted">No times were measured.</Text>;
+  if (phases.length === 0) return <Text color="fg.muted">No times were measured.</Text>;
+  return <Bar phases={phases} />;
+}
+
+export function GpusHeld({ held }: { held: Record<string, number> | null }) {
+  if (!held?.total) return null;
+  const idle = 1 - (held.in_use ?? 0) / held.total;
+  return (
+    <Box mt={6}>
+      <Text mb={2}>
+        GPUs of the slice's own cluster: held for <b>{duration(held.total)}</b>, <b>{Math.round(100 * idle)}%</b> of it idle
+      </Text>
+      <Bar phases={heldPhases(held)} />
+    </Box>
+  );
+}
+
+function Bar({ phases }: { phases: Phase[] }) {
   return (
     <>
       <Flex borderRadius="sm" height="30px" overflow="hidden" width="100%">

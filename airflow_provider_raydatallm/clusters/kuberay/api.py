@@ -122,9 +122,12 @@ class KubernetesApi:
     def pods(self, labels: str) -> list[dict[str, Any]]:
         return self._items(self._core.list_namespaced_pod, "pods", label_selector=labels)
 
-    def warnings(self, kind: str, name: str) -> list[dict[str, Any]]:
-        """Returns the events of an object that say that something is wrong, the newest last."""
-        about = f"involvedObject.kind={kind},involvedObject.name={name},type=Warning"
+    def events(self, kind: str, name: str, which: str) -> list[dict[str, Any]]:
+        """Returns the events of an object, the newest last.
+
+        :param which: a field's value, such as `type=Warning`.
+        """
+        about = f"involvedObject.kind={kind},involvedObject.name={name},{which}"
         found = self._items(self._core.list_namespaced_event, "events", field_selector=about)
         return sorted(
             found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")

@@ -19,7 +19,7 @@ from airflow_provider_raydatallm.clusters.base import (
 from airflow_provider_raydatallm.clusters.blueprint import Blueprint
 from airflow_provider_raydatallm.clusters.kuberay import ray_job
 from airflow_provider_raydatallm.clusters.kuberay.api import ConflictError, KubernetesApi
-from airflow_provider_raydatallm.clusters.kuberay.pending import why_it_waits
+from airflow_provider_raydatallm.clusters.kuberay.pending import Waiting, why_it_waits
 from airflow_provider_raydatallm.clusters.kuberay.pods import held_node
 from airflow_provider_raydatallm.clusters.kuberay.ray_job import RayJob
 from airflow_provider_raydatallm.clusters.kuberay.watch import RayJobWatch, watch_of
@@ -30,7 +30,7 @@ from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreac
 _REASON_SECONDS = 10.0
 #: Tries to release a cluster, and seconds between two while the API server fails.
 _TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 8, 0.2, 3.0
-_reasons: dict[str, tuple[float, str]] = {}
+_waiting: dict[str, tuple[float, Waiting]] = {}
 
 
 class KubeRayCluster(Cluster):
@@ -113,7 +113,14 @@ class KubeRayCluster(Cluster):
                 f"{self.label}: KubeRay has ended Ray cluster {self._name}: {ray_job.why_it_ended(job)}"
             )
         if not status.get("dashboardURL"):
-            raise ClusterStartingError(f"{self.label}: Ray cluster {self._name} starts: {self._reason(job)}")
+            waiting = self._waiting(job)
+            if waiting.is_hopeless:
+                raise RayConnectionError(
+                    f"{self.label}: Kubernetes has no node for Ray cluster {self._name}, and adds none: "
+                    f"{waiting.words}",
+                    advice="Correct nodeSelector and tolerations in cluster.template, or add such nodes",
+                )
+            raise ClusterStartingError(f"{self.label}: Ray cluster {self._name} starts: {waiting.words}")
         return Access(self._address(job), self._token(job))
 
     def note_job(self, submission_id: str) -> None:
@@ -255,13 +262,13 @@ class KubeRayCluster(Cluster):
         self._watch.note(made)
         return made
 
-    def _reason(self, job: RayJob) -> str:
-        key = str(job["metadata"]["uid"])
-        at, text = _reasons.get(key, (-_REASON_SECONDS, ""))
-        if time.monotonic() - at >= _REASON_SECONDS:
-            text = why_it_waits(self._api, job)
-            _reasons[key] = (time.monotonic(), text)
-        return text
+    def _waiting(self, job: RayJob) -> Waiting:
+        key, now = str(job["metadata"]["uid"]), time.monotonic()
+        for old in [uid for uid, (at, _) in _waiting.items() if now - at >= _REASON_SECONDS]:
+            _waiting.pop(old, None)
+        if key not in _waiting:
+            _waiting[key] = (now, why_it_waits(self._api, job))
+        return _waiting[key][1]
 
     def _address(self, job: RayJob) -> str:
         status = job["status"]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from airflow_provider_raydatallm.clusters.kuberay.api import KubernetesApi
 from airflow_provider_raydatallm.clusters.kuberay.ray_job import RayJob, state
@@ -12,19 +13,53 @@ from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 
 _MOST_WORDS = 300
+#: What the scheduler and the autoscaler say of nodes, and of groups of them, on which a pod can never run.
+_NEVER = re.compile(r"\d+ node\(s\) (didn't match Pod's node affinity/selector|had untolerated taint.*)")
+#: What the autoscaler says of groups whose nodes are too small, too.
+_NEVER_IN_GROUP = re.compile(rf"{_NEVER.pattern}|\d+ Insufficient \S+")
 
 
-def why_it_waits(api: KubernetesApi, job: RayJob) -> str:
+class Waiting(NamedTuple):
+    """:ivar is_hopeless: whether no node that there is, or that the autoscaler may add, is for its pods."""
+
+    words: str
+    is_hopeless: bool = False
+
+
+def why_it_waits(api: KubernetesApi, job: RayJob) -> Waiting:
     """Returns what it waits for; less where the API server does not show its pods and events."""
     with contextlib.suppress(RayConnectionError, RayUnreachableError):
-        return plain_text("; ".join(_reasons(api, job)))
-    return _stage(job)
+        cluster = (job.get("status") or {}).get("rayClusterName")
+        pods = api.pods(f"ray.io/cluster={cluster}") if cluster else []
+        if (refused := _refused_for_good(api, pods)) is not None:
+            return Waiting(plain_text(refused), is_hopeless=True)
+        return Waiting(plain_text("; ".join(_reasons(api, job, cluster, pods))))
+    return Waiting(_stage(job))
 
 
-def _reasons(api: KubernetesApi, job: RayJob) -> Iterator[str]:
-    cluster = (job.get("status") or {}).get("rayClusterName")
+def _refused_for_good(api: KubernetesApi, pods: list[dict[str, Any]]) -> str | None:
+    for pod in pods:
+        said = _unscheduled(pod)
+        if said is None or not _all_say(_NEVER, str(said.get("message"))):
+            continue
+        # Without an autoscaler's word somebody may still add nodes.
+        for event in reversed(api.events("Pod", pod["metadata"]["name"], "reason=NotTriggerScaleUp")):
+            if _all_say(_NEVER_IN_GROUP, str(event.get("message"))):
+                return f"{pod['metadata']['name']}: {_said(said)}; {_said(event)}"
+            break
+    return None
+
+
+def _all_say(reason: re.Pattern[str], message: str) -> bool:
+    """:param message: such as `0/3 nodes are available: 1 Insufficient cpu, 2 node(s) ...`."""
+    reasons = re.split(r"[,.;] ", message.partition(": ")[2].partition(" preemption:")[0].rstrip(". "))
+    return all(reason.fullmatch(one) for one in reasons)
+
+
+def _reasons(
+    api: KubernetesApi, job: RayJob, cluster: str | None, pods: list[dict[str, Any]]
+) -> Iterator[str]:
     yield _stage(job)
-    pods = api.pods(f"ray.io/cluster={cluster}") if cluster else []
     if pods:
         running = sum(pod["status"].get("phase") == "Running" for pod in pods)
         yield f"{running} of {len(pods)} pods run"
@@ -34,7 +69,7 @@ def _reasons(api: KubernetesApi, job: RayJob) -> Iterator[str]:
             return  # the others mostly wait for the same
     about = [("RayCluster", cluster)] if cluster else []
     for kind, name in (*about, ("RayJob", job["metadata"]["name"])):
-        if warnings := api.warnings(kind, name):
+        if warnings := api.events(kind, name, "type=Warning"):
             yield _said(warnings[-1])
             return
 
@@ -47,11 +82,17 @@ def _stage(job: RayJob) -> str:
     return "KubeRay makes it"
 
 
+def _unscheduled(pod: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    for condition in pod["status"].get("conditions") or ():
+        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
+            return dict(condition)
+    return None
+
+
 def _why_pod_waits(pod: Mapping[str, Any]) -> str | None:
     status = pod["status"]
-    for condition in status.get("conditions") or ():
-        if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
-            return _said(condition)
+    if (condition := _unscheduled(pod)) is not None:
+        return _said(condition)
     for container in (status.get("initContainerStatuses") or []) + (status.get("containerStatuses") or []):
         of_state = container.get("state") or {}
         for said in (of_state.get("waiting"), of_state.get("terminated")):

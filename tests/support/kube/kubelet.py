@@ -14,6 +14,7 @@ from tests.support.kube.store import Object, Store
 
 CLUSTER_LABEL, NODE_TYPE_LABEL, GROUP_LABEL = "ray.io/cluster", "ray.io/node-type", "ray.io/group"
 UNSCHEDULABLE, IMAGE_PULL, QUOTA = "Unschedulable", "ImagePullBackOff", "FailedCreate"
+NO_SUCH_NODE, FULL = "NoSuchNode", "Full"
 NODE = "node-1"
 _INITIALIZING = {"waiting": {"reason": "PodInitializing"}}
 _CREATING = {"waiting": {"reason": "ContainerCreating"}}
@@ -117,19 +118,37 @@ class Kubelet:
         )
 
     def _hold(self, pod: Object, hold: str) -> None:
-        if hold == UNSCHEDULABLE:
+        if hold in (UNSCHEDULABLE, NO_SUCH_NODE, FULL):
             wanted = pod["spec"]["containers"][0].get("resources", {}).get("limits", {})
             lacking = "nvidia.com/gpu" if "nvidia.com/gpu" in wanted else "cpu"
-            message = f"0/3 nodes are available: 3 Insufficient {lacking}."
+            why = f"3 Insufficient {lacking}"
+            if hold != UNSCHEDULABLE:
+                why = (
+                    "1 node(s) had untolerated taint {dedicated: web}, 2 node(s) didn't match Pod's node "
+                    "affinity/selector"
+                )
+            message = (
+                f"0/3 nodes are available: {why}. preemption: 0/3 nodes are available: 3 No victims found."
+            )
             if _condition(pod, "PodScheduled").get("status") == "False":
                 return
-            scheduled = {"type": "PodScheduled", "status": "False", "reason": hold, "message": message}
+            scheduled = {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": UNSCHEDULABLE,
+                "message": message,
+            }
             status = {
                 **pod["status"],
                 "conditions": [{**scheduled, "lastTransitionTime": self.store.timestamp()}],
             }
             self._write_status(pod, status)
             record(self.store, pod, "Warning", "FailedScheduling", message, "default-scheduler", "Scheduling")
+            if hold in (NO_SUCH_NODE, FULL):
+                groups = "4 node(s) didn't match Pod's node affinity/selector, "
+                groups += "1 max node group size reached" if hold == FULL else "1 Insufficient nvidia.com/gpu"
+                said = f"pod didn't trigger scale-up: {groups}"
+                record(self.store, pod, "Normal", "NotTriggerScaleUp", said, "cluster-autoscaler")
         elif hold == IMAGE_PULL:
             image = pod["spec"]["containers"][0].get("image", "")
             message = f'Back-off pulling image "{image}"'

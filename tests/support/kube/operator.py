@@ -57,7 +57,8 @@ class RayOperator:
         """Keeps new pods of a group from running, until `release_pods`.
 
         :param group: "headgroup", or a worker group's name
-        :param kind: "Unschedulable", "ImagePullBackOff", or "FailedCreate" by a quota
+        :param kind: "Unschedulable"; "NoSuchNode", also by the autoscaler, or "Full", whose groups of nodes
+            are; "ImagePullBackOff", or "FailedCreate" by a quota
         """
         self.kubelet.holds[group] = kind
 

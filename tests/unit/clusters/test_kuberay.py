@@ -294,6 +294,7 @@ def test_cluster_that_others_made_is_left_alone(world: World) -> None:
 
 @pytest.mark.parametrize(("group", "why", "told"), [
     ("l4", "Unschedulable", r"0/3 nodes are available: 3 Insufficient"),
+    ("l4", "Full", r"0/3 nodes are available: 1 node\(s\) had untolerated taint"),
     ("headgroup", "ImagePullBackOff", r"ImagePullBackOff: Back-off pulling image"),
     ("l4", "FailedCreate", r"exceeded quota"),
 ])  # fmt: skip
@@ -314,6 +315,22 @@ def test_what_a_cluster_waits_for_is_told_in_the_words_of_kubernetes(
         tracker.hook.acquire()
     world.operator.release_pods()
     world.submit(tracker)
+
+
+def test_pods_that_fit_no_kind_of_node_fail_the_task_at_once(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(submission_gate, "_TRY_SECONDS", 0.02)
+    world.operator.hold_pods("l4", "NoSuchNode")
+    tracker = world.tracker("a")
+    gate = SubmissionGate(tracker.queue_place(600), Log(), tracker.hook)
+    with (
+        tracker.releasing(),
+        pytest.raises(RayConnectionError, match=r"adds none: .*4 node.s. didn't match Pod's node affinity"),
+    ):
+        asyncio.run(gate.enter(has_turn=False, holds=True))
+    tracker._leave_clusters()
+    eventually(world.nothing_is_left)
 
 
 def test_task_that_waits_for_pods_fails_within_its_limit_and_says_why(

@@ -16,6 +16,8 @@ from airflow.sdk import DAG
 
 from airflow_provider_raydatallm.clusters.base import ClusterStartingError
 from airflow_provider_raydatallm.clusters.kuberay import cluster as kuberay
+from airflow_provider_raydatallm.clusters.kuberay import ray_job
+from airflow_provider_raydatallm.clusters.kuberay.api import KubernetesApi
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayQueueTimeoutError,
@@ -26,10 +28,12 @@ from airflow_provider_raydatallm.operators.ray_cluster import RayClusterOperator
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.task.job.record import STATE_KEY
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
+from airflow_provider_raydatallm.task.job.verdict import EndedWithoutReport
 from airflow_provider_raydatallm.task.job.waiter import JobRef
 from airflow_provider_raydatallm.task.queue import gate as submission_gate
 from airflow_provider_raydatallm.task.queue import places
 from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
+from airflow_provider_raydatallm.task.queue.line import wait_in_line
 from tests.support.context import StateStore, context_of
 from tests.support.fake_cluster import FakeCluster, Log
 from tests.support.kube.heads import FakeHeads
@@ -454,3 +458,77 @@ def _version() -> Any:
     from airflow_provider_raydatallm.hooks import jobs_api
 
     return jobs_api.get_version()
+
+
+def test_release_ends_no_cluster_that_somebody_has_held_since_it_looked(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (world.tracker(key, name="backfill") for key in "ab")
+    world.submit(first)
+    get, asked = KubernetesApi.get, []
+
+    def hold_meanwhile(api: KubernetesApi, name: str) -> Any:
+        found = get(api, name)
+        if not asked:
+            asked.append(name)
+            world.wait_for_cluster(second)
+        return found
+
+    monkeypatch.setattr(KubernetesApi, "get", hold_meanwhile)
+    first.conclude({"outcome": "published"})
+    assert asked
+    assert "deletionTimestamp" not in world.job["metadata"]
+    assert list(ray_job.holds(world.job)) == [ray_job.hash_of(second._holder.task)]
+    world.submit(second)
+    second.conclude({"outcome": "published"})
+    eventually(world.nothing_is_left)
+
+
+def test_task_in_line_for_a_cluster_that_ends_has_another_made(world: World) -> None:
+    tracker = world.tracker("a")
+    world.wait_for_cluster(tracker)
+    place = replace(tracker.queue_place(600), cluster=tracker.hook.acquired)
+    world.kube.store.delete("rayjobs", "ml", world.job["metadata"]["name"])
+    eventually(world.nothing_is_left)
+    turn = asyncio.run(asyncio.wait_for(wait_in_line(place, Log()), 60))
+    assert turn.place.cluster == place.cluster
+    assert world.submit(world.tracker("a")).cluster != place.cluster
+
+
+def test_nothing_of_the_connection_is_sent_to_a_cluster_that_was_made(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever writes the template says what runs there."""
+    of_connection = {"conn_type": "ray", "host": "kuberay", "extra": {"headers": {"X-Proxy-Key": "secret"}}}
+    monkeypatch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", json.dumps(of_connection))
+    tracker = world.tracker("a")
+    world.submit(tracker)
+    assert (tracker.hook.settings.headers, tracker.hook.settings.use_environment) == ({}, False)
+
+
+def test_job_of_a_cluster_that_is_gone_is_followed_by_one_on_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No job that asks the store first: it would have the cluster made for itself."""
+    tracker = world.tracker("a")
+    ref = world.submit(tracker)
+    world.kube.store.delete("rayjobs", "ml", world.job["metadata"]["name"])
+    eventually(world.nothing_is_left)
+    with DAG("a", schedule=None):
+        task = Task(
+            task_id="t", ray_conn_id=CONNECTION, slice_key="a", input_path="/no/in", prompt="{name}",
+            output_path="/no/out", model_source="m",
+        )  # fmt: skip
+    submitted: list[Any] = []
+
+    def submit(self: Task, context: Any, tracker: JobTracker, turn: Any = None) -> dict[str, Any]:
+        submitted.append(tracker)
+        return {}
+
+    monkeypatch.setattr(Task, "_submit", submit)
+    monkeypatch.setattr(
+        JobTracker, "submit_status_job", lambda *args: pytest.fail("a job that asks the store was submitted")
+    )
+    silent = EndedWithoutReport("unknown")
+    assert task._conclude(context_of(task, StateStore()), tracker, tracker.submission.job, ref, silent) == {}
+    assert submitted == [tracker]

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import yaml
 from pydantic import AfterValidator, Field, ValidationError, field_validator
 
+from airflow_provider_raydatallm.clusters.derived import GpuNeeds, derive_template
 from airflow_provider_raydatallm.contract.base import Contract, Options, Seconds
 from airflow_provider_raydatallm.contract.log.secret_shapes import is_secret_name
 
@@ -42,7 +43,8 @@ class Blueprint(Contract):
     """What Kubernetes makes of a cluster, and for how long.
 
     template: a RayCluster, as a dict, or as YAML text; or the path of a YAML file, from the DAG's folder on.
-        A RayJob counts as the cluster that it describes.
+        A RayJob counts as the cluster that it describes. Instead of it, `image` (with Ray's version in its
+        tag) and `node_selector` (labels of nodes with GPUs) make a cluster as the task's engine needs it.
     namespace: where it is made. Default: the connection's.
     kubernetes_conn_id: Airflow's connection to Kubernetes.
     name: makes one cluster of that name for all tasks that give it: the first one makes it, and the last one
@@ -102,14 +104,22 @@ class Blueprint(Contract):
         return value
 
     @classmethod
-    def parse(cls, value: Any, folder: Path | None = None) -> Blueprint:
+    def parse(cls, value: Any, folder: Path | None = None, needs: GpuNeeds | None = None) -> Blueprint:
         """
         :param folder: of the DAG.
+        :param needs: of the task's engine; None where there is none.
         :raises ValueError: naming the argument that cannot work.
         """
         if not isinstance(value, Mapping):
             raise ValueError(f"cluster is a {type(value).__name__}: give a dict with a template")
         leaves = dict(value)
+        if "image" in leaves or "node_selector" in leaves:
+            if "template" in leaves:
+                raise ValueError("cluster has both a template and an image or a node_selector: leave one out")
+            if needs is None:
+                raise ValueError("cluster.image goes by what a task's engine needs: give a template here")
+            image, labels = leaves.pop("image", None), leaves.pop("node_selector", {})
+            leaves["template"] = derive_template(image, labels, needs)
         if isinstance(template := leaves.get("template"), str) and template.endswith((".yaml", ".yml")):
             leaves["template"] = _read_file(template, folder)
         try:

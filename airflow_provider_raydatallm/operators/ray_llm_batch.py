@@ -19,6 +19,7 @@ from airflow.sdk.configuration import conf
 
 from airflow_provider_raydatallm.clusters.base import Order
 from airflow_provider_raydatallm.clusters.blueprint import Blueprint
+from airflow_provider_raydatallm.clusters.derived import GpuNeeds, gpu_needs
 from airflow_provider_raydatallm.contract.spec.engines import names_profile, with_profile
 from airflow_provider_raydatallm.contract.spec.leaves import ARGUMENTS, COLLECTIONS, LEAVES
 from airflow_provider_raydatallm.contract.spec.slice_job import GROUPS
@@ -147,8 +148,8 @@ class RayLLMBatchOperator(SliceTask):
     :param publish: files, versions and folders of the table: the group `Publish`.
     :param limits: how long things may take: the group `Limits`.
     :param runtime_env: Ray runtime environment of the job, without secrets; the provider adds its modules.
-    :param cluster: a Ray cluster that KubeRay makes for the task, such as `{"template": "l4.yaml"}`; the host
-        of `ray_conn_id` is `kuberay` then. Default: the connection's.
+    :param cluster: a Ray cluster that KubeRay makes for the task, such as `{"template": "l4.yaml"}` or
+        `{"image": ...}`; the host of `ray_conn_id` is `kuberay` then. Default: the connection's.
     :param ray_conn_id: connection of type `ray`; host `local` means an embedded Ray on this machine.
     :param model_conn_id: connection (of type huggingface, http or generic) whose password is the model hub's
         access token, which the job gets as HF_TOKEN; or the key of the endpoint at its host.
@@ -271,8 +272,11 @@ class RayLLMBatchOperator(SliceTask):
         #: Those that decide which code runs, before anything is rendered.
         self._code = arguments.code_arguments(vars(self))
         submission.check_arguments(self.task_id, submission.job_arguments(self), runtime_env)
-        if self.get_dag() is not None:  # whose folder has the file
-            _ = self._blueprint
+        if cluster is not None and self.get_dag() is not None:  # whose folder has the file
+            try:
+                self._blueprint(GpuNeeds())  # what its engine needs is known once it is rendered
+            except ValueError as e:
+                raise RayLLMInputError(f"{self.task_id}: {e}") from None
 
     @classmethod
     def check_written(cls, task_id: str, written: Mapping[str, Any]) -> None:
@@ -313,24 +317,24 @@ class RayLLMBatchOperator(SliceTask):
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
 
     def _order(self) -> Order | None:
-        if (blueprint := self._blueprint) is None:
+        if self.cluster is None:
             return None
         try:
+            engine = self._with_profile()
+            needs = gpu_needs(engine if isinstance(engine, Mapping) else {"kind": engine})
+            blueprint = self._blueprint(needs)
             return Order(blueprint, submission.queue_seconds(self.limits))
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
 
-    @property
-    def _blueprint(self) -> Blueprint | None:
-        """:raises RayLLMInputError: naming the leaf of `cluster` that cannot work."""
-        if self.cluster is None:
-            return None
+    def _blueprint(self, needs: GpuNeeds) -> Blueprint:
+        """
+        :param needs: of the engine.
+        :raises ValueError: naming the leaf of `cluster` that cannot work.
+        """
         fileloc = getattr(self.get_dag(), "fileloc", None)
         folder = LocalPath(fileloc).parent if fileloc else None
-        try:
-            return Blueprint.parse(self.cluster, folder)
-        except ValueError as e:
-            raise RayLLMInputError(f"{self.task_id}: {e}") from None
+        return Blueprint.parse(self.cluster, folder, needs)
 
     @property
     def _hold(self) -> Hold:
@@ -429,11 +433,14 @@ class RayLLMBatchOperator(SliceTask):
 
         :raises RayLLMInputError: when there is no such profile, or a run would decide which code runs.
         """
-        engine = self.engine
-        if names_profile(engine):
-            engine = with_profile(engine, RayHook(self.ray_conn_id).engine_profiles)
+        engine = self._with_profile()
         arguments.check_code_arguments(self._written_code(dag), {**vars(self), "engine": engine})
         return engine
+
+    def _with_profile(self) -> Any:
+        if names_profile(self.engine):
+            return with_profile(self.engine, RayHook(self.ray_conn_id).engine_profiles)
+        return self.engine
 
     def _written_code(self, dag: DAG) -> dict[str, Any]:
         """Returns the arguments that decide which code runs, as they stand in the DAG."""

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.engine_arguments import with_token_ids
 from airflow_provider_raydatallm.contract.spec.engines.ray_data_llm import RayDataLlm
+from airflow_provider_raydatallm.contract.spec.parallel import Parallel
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.contract.spec.tasks.generate import Generate
 from airflow_provider_raydatallm.processor.columns import ANSWER_FIELDS, describe_error, storable
@@ -24,7 +25,6 @@ from airflow_provider_raydatallm.processor.engines.base import AnswerSink
 from airflow_provider_raydatallm.processor.engines.control_tokens import ControlTokenSet
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import CPU_ARGUMENTS
 from airflow_provider_raydatallm.processor.engines.vllm.engine_base import VllmEngineBase
-from airflow_provider_raydatallm.processor.sizing.parallel import Parallel
 from airflow_provider_raydatallm.processor.sizing.sizes import engine_batch_size
 
 if TYPE_CHECKING:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.failure import Kind, joined
+from airflow_provider_raydatallm.contract.spec.parallel import read_parallel
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     UTILIZATION,
@@ -21,7 +22,6 @@ from airflow_provider_raydatallm.processor.sizing.model_config import (
     read_model_config,
     row_length,
 )
-from airflow_provider_raydatallm.processor.sizing.parallel import read_parallel
 from airflow_provider_raydatallm.processor.sizing.sizes import fewest_blocks
 
 #: GPUs connected by PCIe only.

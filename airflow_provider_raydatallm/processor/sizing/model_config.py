@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from airflow_provider_raydatallm.processor.sizing.parallel import Parallel
+from airflow_provider_raydatallm.contract.spec.parallel import Parallel
 
 logger = logging.getLogger(__name__)
 

@@ -11,6 +11,7 @@ from functools import cached_property, partial
 from typing import Any
 
 from airflow_provider_raydatallm.contract.spec.engines.base import ClusterEngine
+from airflow_provider_raydatallm.contract.spec.parallel import Parallel, read_parallel
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.engines.vllm.arguments import (
@@ -34,11 +35,9 @@ from airflow_provider_raydatallm.processor.sizing import model_config
 from airflow_provider_raydatallm.processor.sizing import sizes as sizing
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, Sizes, SizingInputs
 from airflow_provider_raydatallm.processor.sizing.parallel import (
-    Parallel,
     Placement,
     check_worker_starts_it_all,
     placement,
-    read_parallel,
 )
 
 logger = logging.getLogger(__name__)

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.parallel import read_parallel
 from airflow_provider_raydatallm.processor.sizing.checks import (
     Finding,
     check_request,
@@ -13,7 +14,6 @@ from airflow_provider_raydatallm.processor.sizing.checks import (
 )
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, EnginePlan, Resources, Sizes
 from airflow_provider_raydatallm.processor.sizing.model_config import ModelConfig, parse_model_config
-from airflow_provider_raydatallm.processor.sizing.parallel import read_parallel
 from tests.support.llama import LLAMA_8B, LLAMA_70B, MIXTRAL
 
 EIGHT_H100 = ClusterFacts({"CPU": 64, "GPU": 8, "accelerator_type:H100": 1}, {}, 8, 80_000_000_000)

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.contract.spec.parallel import Parallel
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     ModelConfig,
     cache_bytes,
@@ -15,7 +16,6 @@ from airflow_provider_raydatallm.processor.sizing.model_config import (
     read_model_config,
     vector_size,
 )
-from airflow_provider_raydatallm.processor.sizing.parallel import Parallel
 from tests.support.llama import LLAMA_8B, LLAMA_70B, MIXTRAL, QWEN3_30B_A3B
 
 

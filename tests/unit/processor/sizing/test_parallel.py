@@ -5,12 +5,11 @@ from typing import Any
 import pytest
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.parallel import Parallel, read_parallel
 from airflow_provider_raydatallm.processor.sizing.parallel import (
-    Parallel,
     Placement,
     check_worker_starts_it_all,
     placement,
-    read_parallel,
 )
 
 RAY = {"distributed_executor_backend": "ray"}

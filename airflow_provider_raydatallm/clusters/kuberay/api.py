@@ -125,9 +125,11 @@ class KubernetesApi:
     def events(self, kind: str, name: str, which: str) -> list[dict[str, Any]]:
         """Returns the events of an object, the newest last.
 
+        :param name: "" for all of the kind.
         :param which: a field's value, such as `type=Warning`.
         """
-        about = f"involvedObject.kind={kind},involvedObject.name={name},{which}"
+        of_name = f",involvedObject.name={name}" if name else ""
+        about = f"involvedObject.kind={kind}{of_name},{which}"
         found = self._items(self._core.list_namespaced_event, "events", field_selector=about)
         return sorted(
             found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or "")

@@ -60,6 +60,14 @@ def _reasons(
     api: KubernetesApi, job: RayJob, cluster: str | None, pods: list[dict[str, Any]]
 ) -> Iterator[str]:
     yield _stage(job)
+    name = job["metadata"]["name"]
+    if job["spec"].get("suspend"):
+        # The name that Kueue gives to what it admits, but for its end.
+        of_queue = f"rayjob-{name}-"
+        for event in reversed(api.events("Workload", "", "reason=Pending")):
+            if event["involvedObject"]["name"].startswith(of_queue):
+                yield _said(event)
+                return
     if pods:
         running = sum(pod["status"].get("phase") == "Running" for pod in pods)
         yield f"{running} of {len(pods)} pods run"
@@ -68,8 +76,8 @@ def _reasons(
             yield f"{pod['metadata']['name']}: {why}"
             return  # the others mostly wait for the same
     about = [("RayCluster", cluster)] if cluster else []
-    for kind, name in (*about, ("RayJob", job["metadata"]["name"])):
-        if warnings := api.events(kind, name, "type=Warning"):
+    for kind, of in (*about, ("RayJob", name)):
+        if warnings := api.events(kind, of, "type=Warning"):
             yield _said(warnings[-1])
             return
 

@@ -36,6 +36,7 @@ from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
 from airflow_provider_raydatallm.task.queue.line import wait_in_line
 from tests.support.context import StateStore, context_of
 from tests.support.fake_cluster import FakeCluster, Log
+from tests.support.kube.events import record
 from tests.support.kube.heads import FakeHeads
 from tests.support.kube.operator import RayOperator
 from tests.support.kube.server import Kube, kube_server
@@ -319,6 +320,21 @@ def test_what_a_cluster_waits_for_is_told_in_the_words_of_kubernetes(
         tracker.hook.acquire()
     world.operator.release_pods()
     world.submit(tracker)
+
+
+def test_wait_for_a_queue_is_told_in_its_words(world: World) -> None:
+    tracker = world.tracker("a", queue="gpus")
+    with pytest.raises(ClusterStartingError, match="it waits until Kueue admits it"):
+        tracker.hook.acquire()
+    why = "couldn't assign flavors to pod set gpu: insufficient unused quota for nvidia.com/gpu in flavor l4"
+    for name, said in ((world.job["metadata"]["name"], why), ("other", "of another")):
+        of_job = {"name": f"rayjob-{name}-1a2b3", "namespace": "ml", "uid": name}
+        workload = {"kind": "Workload", "apiVersion": "kueue.x-k8s.io/v1beta1", "metadata": of_job}
+        record(world.kube.store, workload, "Warning", "Pending", said, "kueue-admission")
+    with pytest.raises(ClusterStartingError, match=f"it waits until Kueue admits it; Pending: {why}"):
+        tracker.hook.acquire()
+    tracker._leave_clusters()
+    eventually(world.nothing_is_left)
 
 
 def test_pods_that_fit_no_kind_of_node_fail_the_task_at_once(

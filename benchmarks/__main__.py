@@ -22,6 +22,7 @@ PARTS = (
     "labels",
     "images",
     "page",
+    "own_clusters",
 )
 #: The way of a row around engines that run no model.
 PATH = ("real_path", "tail", "scale", "waiting_slices", "deferred_tasks", "http_engine", "connection_reuse")

@@ -179,14 +179,18 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         return self._find_or_submit(context, event)
 
     def _find_or_submit(self, context: Context, event: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        event = event or {}
+        is_first, event = event is None, event or {}
         # The place comes in the event: `dag.test()` drops what a task keeps for its resume.
         turn = Turn.from_event(event)
         acquired = turn.place.cluster if turn is not None else ""
         with self._start_attempt(context) as tracker, tracker.releasing(acquired):
             raise_error_of(event)
-            if "chosen_options" in event and not hold.is_approval(event):
-                return self._carry_out_late(context, tracker, event)
+            if tracker.question is not None and is_first and not runs_inline():
+                self._withdraw_question(context)
+            result = self._take_answer(context, tracker, event) if "chosen_options" in event else None
+            if result is not None:
+                return result
+            tracker.settle_question()
             job = tracker.submission.job
             self._name_mapped_task(context, job)
             self.record_run(job, ray_job_id=tracker.job.submission_id if tracker.job else None)
@@ -220,6 +224,19 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
                 return self._succeed(context, tracker, job, None, report)
             return self._submit(context, tracker, turn)
 
+    def _withdraw_question(self, context: Context) -> NoReturn:
+        from airflow_provider_raydatallm.triggers.question import QuestionTrigger
+
+        self.log.info("An earlier try has asked a person: looking for the answer")
+        self.defer(trigger=QuestionTrigger(str(context["ti"].id)), method_name="execute_answered")
+
+    def execute_answered(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Continues `execute` once nobody can answer any more what an earlier try had asked.
+
+        :param event: of `QuestionTrigger`, or of Airflow, to which somebody answered meanwhile.
+        """
+        return self._find_or_submit(context, event or {})
+
     def execute_complete(
         self,
         context: Context,
@@ -245,10 +262,10 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
                         f"cannot read what the triggerer says of the job: {event}",
                         advice="It may be of another version of the provider: the next try asks the cluster",
                     )
-                if "chosen_options" in event:
-                    if hold.is_approval(event):
-                        self._defer_to(ref, slice_job, tracker)
-                    return self._carry_out_late(context, tracker, event, ref)
+                if "chosen_options" in event:  # to a question that no record has, and so was not withdrawn
+                    if event["chosen_options"] != [hold.APPROVE]:
+                        self._stop_rejected(tracker, ref)
+                    self._defer_to(ref, slice_job, tracker)
                 verdict = _run_async(self._wait_unless_killed(ref, tracker))
             return self._conclude(context, tracker, slice_job, ref, verdict)
 
@@ -278,27 +295,29 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             raise hold.rejection(held, decision)
         return self._succeed(context, tracker, held.job, ref, done)
 
-    def _carry_out_late(
-        self, context: Context, tracker: JobTracker, event: Mapping[str, Any], job: JobRef | None = None
-    ) -> dict[str, Any]:
-        """A person rejected what an earlier try had asked, which this one was to ask anew: Airflow resumes
-        this one with the answer. An approval counts for its own question only, and is asked for anew.
+    def _take_answer(
+        self, context: Context, tracker: JobTracker, event: Mapping[str, Any]
+    ) -> dict[str, Any] | None:
+        """Does what a person answered to an earlier try's question. Returns None for an approval of what was
+        asked before a clear, or otherwise: it is asked for anew.
 
-        :param job: which may publish the rejected answers.
         :raises RayLLMInputError: also when nothing says what was asked.
         """
-        with tracker.releasing():
-            try:
-                waiting = hold.HeldSlice.from_kwargs(tracker.question)
-                decision = hold.Decision.of(event, waiting.hold)
-                self.log.info("%s: what an earlier try had asked", decision)
-                tracker.note_decision(decision.to_json(waiting))
-            finally:
-                if job is not None:
-                    hook = tracker.hook_of(job)
-                    tracker.keep_trying(lambda: stop_and_wait(hook, job.submission_id), hook)
-                    tracker.mark_ended()
-            return self._carry_out(context, tracker, waiting, decision)
+        is_approval = event["chosen_options"] == [hold.APPROVE]
+        if is_approval and (tracker.question is None or not tracker.goes_on):
+            return None
+        waiting = hold.HeldSlice.from_kwargs(tracker.question)
+        decision = hold.Decision.of(event, waiting.hold)
+        self.log.info("%s, whom an earlier try had asked", decision)
+        tracker.note_decision(decision.to_json(waiting))
+        return self._carry_out(context, tracker, waiting, decision)
+
+    def _stop_rejected(self, tracker: JobTracker, job: JobRef) -> NoReturn:
+        """Stops a job that may publish what a person rejected."""
+        hook = tracker.hook_of(job)
+        tracker.keep_trying(lambda: stop_and_wait(hook, job.submission_id), hook)
+        tracker.mark_ended()
+        raise hold.unknown_question()
 
     def _decide(
         self, tracker: JobTracker, held: hold.HeldSlice, decision: hold.Decision

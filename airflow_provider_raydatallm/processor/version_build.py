@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 from airflow_provider_raydatallm.contract.fingerprint import asked
 from airflow_provider_raydatallm.contract.result.errors import SliceError, log_text
@@ -219,7 +220,6 @@ class VersionBuild(Build):
         if self.before_commit is not None:
             self.before_commit()
         lease.check()
-        self._check_rejections(staged)
         try:
             version = commit(
                 self.folders,
@@ -228,6 +228,7 @@ class VersionBuild(Build):
                 known,
                 lease,
                 accepts_change=self.job.publish.on_schema_change == "accept",
+                check=partial(self._check_rejections, staged),
             )
         except SupersededError as e:
             if not staged.is_held:

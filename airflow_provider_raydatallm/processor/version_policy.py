@@ -127,6 +127,10 @@ def next_version(
         question(job, mode, base, adapters=adapters),
         version if carries_over else None,
         is_forced=mode == "forced",
+        # All rows were asked again: what runs before that wrote of the question counts no more.
+        forced_until=version.epoch
+        if version is not None and version.question.startswith(f"{asked}-forced-")
+        else 0,
     )
     planned = checkpoint.planned_inputs()
     has_changed = planned and listing.hash not in planned
@@ -164,7 +168,7 @@ def _mode(
         return "extend"
     if same_answers and same_input:
         return "forced" if job.rerun.force else "retry" if same_question else "republish"
-    return "new"
+    return "forced" if job.rerun.force else "new"
 
 
 def _published_with_another(

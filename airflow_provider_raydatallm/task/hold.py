@@ -3,6 +3,7 @@ does. Meanwhile there is no job, no cluster and no worker: only the staged versi
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import pydantic
 from airflow.sdk import Param
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider_raydatallm.contract.base import Contract
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
@@ -23,6 +25,8 @@ from airflow_provider_raydatallm.task import submission
 from airflow_provider_raydatallm.task.airflow_features import await_input
 
 if TYPE_CHECKING:
+    from uuid import UUID
+
     from airflow.sdk import Context
 
     from airflow_provider_raydatallm.submit.ray_job import JobSubmission
@@ -62,10 +66,7 @@ class HeldSlice(Contract):
         try:
             return cls.model_validate(held)
         except pydantic.ValidationError:
-            raise RayLLMInputError(
-                "a person decided, and nothing that this version of the provider can read says of what",
-                advice=_ASK_AGAIN,
-            ) from None
+            raise unknown_question() from None
 
 
 @dataclass(frozen=True)
@@ -138,9 +139,34 @@ class Decision:
         return f"{'Approved by' if self.is_approval else verdict} {self.by}"
 
 
-def is_approval(event: Mapping[str, Any]) -> bool:
-    """:param event: of Airflow, with a decision or without."""
-    return event.get("chosen_options") == [APPROVE]
+def unknown_question() -> RayLLMInputError:
+    return RayLLMInputError(
+        "a person decided, and nothing that this version of the provider can read says of what",
+        advice=_ASK_AGAIN,
+    )
+
+
+def withdraw(ti_id: UUID) -> dict[str, Any]:
+    """Has Airflow take no answer any more to what the task instance asked. Returns the event of one that it
+    has; nothing where there is none, or no question. Blocks, and only a triggerer may.
+    """
+    from airflow.sdk.execution_time.hitl import get_hitl_detail_content_detail, update_hitl_detail_response
+
+    with contextlib.suppress(AirflowRuntimeError):  # it is answered, or there is none
+        update_hitl_detail_response(ti_id, [AGAIN], {})
+    try:
+        answer = get_hitl_detail_content_detail(ti_id)
+    except AirflowRuntimeError as e:
+        if e.error.detail and e.error.detail.get("status_code") == 404:
+            return {}
+        raise
+    if (user := answer.responded_by_user) is None:  # nobody, or a limit that passed: the new try asks anew
+        return {}
+    return {
+        "chosen_options": list(answer.chosen_options or ()),
+        "responded_by_user": {"id": user.id, "name": user.name},
+        "params_input": answer.params_input or {},
+    }
 
 
 def ask(context: Context, held: HeldSlice, *, page: str, method_name: str) -> NoReturn:

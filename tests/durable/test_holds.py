@@ -82,6 +82,26 @@ def test_rejected_slice_is_not_published_and_asked_about_again_without_a_token(
     assert answered(table) == ROWS
 
 
+def test_rejection_of_a_task_that_was_cleared_counts(
+    airflow: Airflow, make_table: Callable[..., Table]
+) -> None:
+    """Airflow takes it while the new try waits for its worker, and tells nobody."""
+    table = make_table(DAY)
+    task, _ = held(airflow, table, "reviewed_waiting")
+    time.sleep(EARLIEST_EVENT_SECONDS)
+    airflow.api.clear(task)
+    airflow.api.answer(task, "Reject")
+    assert airflow.api.finish(task) == "failed"
+    failure = airflow.api.xcom(task, "ray_llm_failure")
+    assert failure["sentence"].startswith(f"slice '{DAY}' was rejected by ")
+    assert not table.has_output(DAY)
+    airflow.api.clear(task)
+    airflow.api.wait_asked(task)
+    answer(airflow, task, "Approve")
+    assert airflow.api.finish(task) == "success"
+    assert answered(table) == ROWS
+
+
 def test_rows_of_a_condition_are_asked_again_and_the_person_then_decides_anew(
     airflow: Airflow, make_table: Callable[..., Table]
 ) -> None:

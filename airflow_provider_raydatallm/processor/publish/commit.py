@@ -15,7 +15,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -84,6 +84,7 @@ def commit(
     lease: Lease | None = None,
     *,
     accepts_change: bool = False,
+    check: Callable[[], None] = lambda: None,
 ) -> Version:
     """Publishes a staged version and has the table show it.
 
@@ -91,6 +92,7 @@ def commit(
         document that others can write decides neither.
     :param lease: of the run that publishes it; None for a command.
     :param known: the table's columns, as a process knows them that has just staged this version.
+    :param check: raises what ends it, at the last moment before it counts.
     :raises PublishedByOthersError: when somebody else published it.
     :raises SupersededError: when another version was published since it was staged.
     :raises UnusableError: when its files or its document are gone, its document says what no run did, or the
@@ -102,12 +104,12 @@ def commit(
         _check_epoch(folders, staged)
         check_files(folders, staged)
     _confirm_columns(folders, slice_key, staged, known, accepts_change=accepts_change)
-    version = _put(folders, staged, staged.number, lease) if known is not None else None
+    version = _put(folders, staged, staged.number, lease, check) if known is not None else None
     others = None
     while version is None and others is None:
         decided = _decide(folders, staged)
         if isinstance(decided, int):
-            version = _put(folders, staged, decided, lease)
+            version = _put(folders, staged, decided, lease, check)
         else:
             others = decided
     reconcile(folders)
@@ -222,9 +224,12 @@ def _create(folders: SliceFolders, number: int, body: Mapping[str, object]) -> V
     return Version(number, decided) if versions.create_commit(folders.metadata, number, decided) else None
 
 
-def _put(folders: SliceFolders, staged: StagedVersion, number: int, lease: Lease | None) -> Version | None:
+def _put(
+    folders: SliceFolders, staged: StagedVersion, number: int, lease: Lease | None, check: Callable[[], None]
+) -> Version | None:
     """Commits it under a number. Returns None when that is taken.
 
+    :param lease, check: see `commit`.
     :raises UnusableError: when its files or its document are gone, or somebody rejected its answers.
     """
     try:
@@ -240,6 +245,7 @@ def _put(folders: SliceFolders, staged: StagedVersion, number: int, lease: Lease
     own: dict[str, object] = {"staged_version": staged.name}
     if lease is not None:  # the next run's epoch is higher, and what this one leaves is known by its name
         own |= {"epoch": max(lease.epoch, staged.version.epoch), "run": lease.name}
+    check()
     return _create(folders, number, {**body, **own})
 
 

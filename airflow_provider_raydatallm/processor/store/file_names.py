@@ -11,6 +11,8 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 
 #: Folders and files of a slice's metadata.
 COMMITS, PLANS, CHECKPOINT, PROGRESS = "commits", "plans", "checkpoint", "progress.json"
+#: There once people rejected answers of the slice, and for good: those may lie in a cache, too.
+REJECTED = "rejected.json"
 #: Folder beside the table: files of versions that are not shown yet.
 STAGED = "staged"
 #: The highest number of a version, a lease or a document. Numbers count up by one, so that no table comes

@@ -20,6 +20,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
     LAST_NUMBER,
     PLAN_BYTES,
+    REJECTED,
     rejection_of_staged,
     staged_of_rejection,
 )
@@ -64,6 +65,7 @@ def reject(
         rows={unit: list(offsets) for unit, offsets in rows.items()},
         input_hash=staged.version.input_hash,
     )
+    metadata.create_document(REJECTED, {"first": staged.name})
     folder, _, name = _document_of(staged).rpartition("/")
     if metadata.create_document(f"{folder}/{name}", rejection.model_dump()):
         return None
@@ -97,10 +99,9 @@ def is_rejected(metadata: Store, staged: StagedVersion) -> bool:
 
 
 def has_rejections(metadata: Store) -> bool:
-    """Whether people rejected answers of the slice, to whichever question: others may have the same request
-    now, of an input that was written anew, say."""
-    questions = metadata.names(CHECKPOINT)
-    return any(staged_of_rejection(name) for of in questions for name in metadata.names(f"{CHECKPOINT}/{of}"))
+    """Whether people ever rejected answers of the slice, to whichever question: others may have the same
+    request now, of an input that was written anew, say."""
+    return REJECTED in metadata.names()
 
 
 def read_rejections(

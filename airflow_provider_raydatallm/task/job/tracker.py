@@ -442,6 +442,11 @@ class JobTracker:
             question = self._record.question if decision is None else None
             self._note(replace(self._record, decision=decision, question=question))
 
+    def settle_question(self) -> None:
+        """Says that nobody can answer it any more."""
+        if self._record is not None and self._record.question is not None:
+            self._note(replace(self._record, question=None))
+
     @property
     def question(self) -> dict[str, Any] | None:
         """What a person was asked last, perhaps by an earlier attempt, and had not decided."""

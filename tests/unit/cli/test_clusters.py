@@ -10,7 +10,7 @@ from airflow_provider_raydatallm.clusters.base import Holder, Order
 from airflow_provider_raydatallm.clusters.blueprint import Blueprint
 from airflow_provider_raydatallm.clusters.kuberay.ray_job import to_ray_job
 from tests.support.kube.server import Kube, kube_server
-from tests.unit.clusters.test_blueprint import CLUSTER
+from tests.support.kube.tasks import CLUSTER
 
 HERE = ["--namespace", "ml"]
 

@@ -28,8 +28,8 @@ from tests.support.fake_cluster import FakeCluster, fake_cluster
 from tests.support.kube.heads import FakeHeads
 from tests.support.kube.operator import RayOperator
 from tests.support.kube.server import kube_server
+from tests.support.kube.tasks import CLUSTER
 from tests.support.toy_clusters import ToyCluster
-from tests.unit.clusters.test_blueprint import CLUSTER
 
 CONNECTION = "staged"
 

@@ -7,15 +7,7 @@ import pytest
 import yaml
 
 from airflow_provider_raydatallm.clusters.blueprint import Blueprint
-
-CONTAINER = {"name": "ray", "image": "rayproject/ray-llm:2.60.0"}
-POD = {"spec": {"containers": [CONTAINER]}}
-SPEC = {
-    "rayVersion": "2.60.0",
-    "headGroupSpec": {"rayStartParams": {}, "template": POD},
-    "workerGroupSpecs": [{"groupName": "l4", "replicas": 1, "rayStartParams": {}, "template": POD}],
-}
-CLUSTER: dict[str, Any] = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "spec": SPEC}
+from tests.support.kube.tasks import CLUSTER, CONTAINER, SPEC
 
 
 def with_env(*variables: dict[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,88 +25,19 @@ from airflow_provider_raydatallm.exceptions import (
 )
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.operators.ray_cluster import RayClusterOperator
-from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.task.job.record import STATE_KEY
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
 from airflow_provider_raydatallm.task.job.verdict import EndedWithoutReport
-from airflow_provider_raydatallm.task.job.waiter import JobRef
 from airflow_provider_raydatallm.task.queue import gate as submission_gate
 from airflow_provider_raydatallm.task.queue import places
 from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
 from airflow_provider_raydatallm.task.queue.line import wait_in_line
 from tests.support.context import StateStore, context_of
-from tests.support.fake_cluster import FakeCluster, Log
+from tests.support.fake_cluster import Log
 from tests.support.kube.events import record
-from tests.support.kube.heads import FakeHeads
 from tests.support.kube.operator import RayOperator
-from tests.support.kube.server import Kube, kube_server
-from tests.unit.clusters.test_blueprint import CLUSTER, CONTAINER
-
-CONNECTION = "kuberay"
-
-
-class World:
-    """Kubernetes with KubeRay's operator, and tasks that have clusters made."""
-
-    def __init__(self, kube: Kube, operator: RayOperator, folder: Path) -> None:
-        self.kube, self.operator, self._folder = kube, operator, folder
-
-    def tracker(
-        self, key: str, store: StateStore | None = None, *, try_number: int = 1, **leaves: Any
-    ) -> JobTracker:
-        with DAG(key, schedule=None):
-            task = Task(
-                task_id="t", ray_conn_id=CONNECTION, slice_key=key, input_path="/no/in", prompt="{name}",
-                output_path=str(self._folder), model_source="m",
-                cluster={"template": CLUSTER, "namespace": "ml", **leaves}, limits={"queue": "10m"},
-            )  # fmt: skip
-        context = context_of(task, StateStore() if store is None else store, try_number=try_number)
-        return task._build_tracker(context, None)
-
-    def submit(self, tracker: JobTracker) -> JobRef:
-        """Once its cluster runs."""
-        self.wait_for_cluster(tracker)
-        return tracker.submit()
-
-    def wait_for_cluster(self, tracker: JobTracker) -> None:
-        def has_started() -> bool:
-            try:
-                tracker.hook.acquire()
-            except ClusterStartingError:
-                return False
-            return True
-
-        eventually(has_started)
-
-    @property
-    def job(self) -> dict[str, Any]:
-        [job] = self.kube.objects("rayjobs")
-        return job
-
-    @property
-    def head(self) -> FakeCluster:
-        heads = self.operator.heads
-        assert isinstance(heads, FakeHeads)
-        return heads.server
-
-    def end_job(self, status: str = "SUCCEEDED") -> None:
-        for job in self.head.jobs:
-            job["status"] = status
-
-    def nothing_is_left(self) -> bool:
-        return not self.operator.leftovers()
-
-
-class Task(RayLLMBatchOperator):
-    def _wait_options(self, context: Any) -> JobRef:
-        return replace(super()._wait_options(context), poll_interval=0.05, reconnect_timeout=2.0)
-
-
-def eventually(holds: Callable[[], bool], seconds: float = 60) -> None:
-    until = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < until
-        time.sleep(0.02)
+from tests.support.kube.server import kube_server
+from tests.support.kube.tasks import CLUSTER, CONNECTION, CONTAINER, Task, World, eventually
 
 
 @pytest.fixture(params=["1.7"])
@@ -118,7 +49,7 @@ def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_p
         monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps(of_kubernetes))
         monkeypatch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", "ray://kuberay")
         monkeypatch.setattr("airflow_provider_raydatallm.clusters.kuberay.watch._watches", {})
-        yield World(kube, operator, tmp_path)
+        yield World(kube, operator, str(tmp_path))
 
 
 def test_slice_has_a_cluster_of_its_own_that_ends_with_it(world: World) -> None:

@@ -8,7 +8,7 @@ import pytest
 from airflow_provider_raydatallm.clusters.base import Holder, Order
 from airflow_provider_raydatallm.clusters.blueprint import Blueprint
 from airflow_provider_raydatallm.clusters.kuberay import ray_job
-from tests.unit.clusters.test_blueprint import CLUSTER
+from tests.support.kube.tasks import CLUSTER
 
 HOLDER = Holder("daily/scheduled__2026-01-31T00:00:00+00:00/infer/3", 2)
 

@@ -30,6 +30,7 @@ from airflow_provider_raydatallm.submit.ray_job import JobSubmission
 from airflow_provider_raydatallm.task import hold
 from airflow_provider_raydatallm.task.job import cancel, tracker
 from airflow_provider_raydatallm.task.job.verdict import EndedWithoutReport, Failed, Finished, Verdict
+from airflow_provider_raydatallm.triggers.question import QuestionTrigger
 from tests.support.arguments import written
 from tests.support.context import StateStore, context_of
 from tests.support.fake_cluster import FakeCluster
@@ -92,13 +93,23 @@ class World:
         assert pause.typename in ("TaskAwaitingInput", "TaskDeferred")
         return context, pause.value.kwargs  # type: ignore[attr-defined]
 
-    def retry(self, **given: Any) -> dict[str, Any]:
+    def retry(self, answer: dict[str, Any] | None = None, **given: Any) -> dict[str, Any]:
+        """:param answer: which Airflow has to what an earlier try had asked."""
         task = self.task(**given)
-        return task.execute(context_of(task, self.store, try_number=2))
+        return execute(task, context_of(task, self.store, try_number=2), answer)
 
     @property
     def slice_job(self) -> SliceJob:
         return next(job for command, job, _ in self._sent.values() if command == "run")
+
+
+def execute(task: RayLLMBatchOperator, context: Any, answer: dict[str, Any] | None = None) -> dict[str, Any]:
+    try:
+        return task.execute(context)
+    except TaskDeferred as pause:
+        if not isinstance(pause.trigger, QuestionTrigger):
+            raise
+    return task.execute_answered(context, answer or {})
 
 
 @pytest.fixture
@@ -307,60 +318,61 @@ def test_answer_to_what_was_asked_before_a_clear_is_none(world: World) -> None:
     assert current_report(world.slice_job) is None
 
 
-def wait_after_clear(
-    world: World, monkeypatch: pytest.MonkeyPatch, method_name: str
-) -> tuple[RayLLMBatchOperator, Any, dict[str, Any]]:
-    """Returns a task that was cleared while it waited for a person, and waits in the triggerer."""
-    task = world.task(quality__gates=[])
-    task.deferrable = True
-    context = context_of(task, world.store, try_number=2, clears=1)
-    with monkeypatch.context() as patch:
-        if method_name == "execute_in_turn":
-
-            async def wait(*args: Any, **kwargs: Any) -> bool:
-                return False
-
-            patch.setattr(slice_task.SubmissionGate, "enter", wait)
-        with pytest.raises(TaskDeferred) as deferred:
-            task.execute(context)
-    assert deferred.value.method_name == method_name
-    return task, context, deferred.value.kwargs or {}
-
-
-@pytest.mark.parametrize("method_name", ["execute_in_turn", "execute_complete"])
+@pytest.mark.parametrize("clears", [0, 1])
 @pytest.mark.parametrize("decision", ["reject", "again"])
-def test_rejection_counts_also_where_the_task_was_cleared_before(
-    world: World, monkeypatch: pytest.MonkeyPatch, decision: str, method_name: str
-) -> None:
-    """Whatever the gates say by now: the job is stopped before it can publish."""
+def test_rejection_that_airflow_told_nobody_counts(world: World, decision: str, clears: int) -> None:
+    """It has one that was given after the task was cleared, or whose process died. Whatever the gates say."""
     _, held = world.ask()
-    task, context, kept = wait_after_clear(world, monkeypatch, method_name)
-    stopped: list[str] = []
-    monkeypatch.setattr(slice_task, "stop_and_wait", lambda hook, job: stopped.append(job))
-    chosen = REJECTION if decision == "reject" else again("name = 'a'")
-    resume = getattr(task, method_name)
+    task = world.task(quality__gates=[])
+    context = context_of(task, world.store, try_number=2, clears=clears)
     if decision == "reject":
         with pytest.raises(RayLLMInputError, match="was rejected by bob"):
-            resume(context, chosen, **kept)
-        assert current_report(world.slice_job) is None
+            execute(task, context, REJECTION)
+        assert (world.jobs, current_report(world.slice_job)) == (["run"], None)
     else:
         world.again = 1
-        task.deferrable = False
-        assert resume(context, chosen, **kept)["outcome"] == "published"
-    assert len(stopped) == (method_name == "execute_complete")
+        assert execute(task, context, again("name = 'a'"))["outcome"] == "published"
     with pytest.raises(SliceError, match="no staged version"):
         commit_for_people(world.slice_job.address, held["held"]["staged"])
 
 
-def test_rejection_of_what_nothing_says_ends_the_task(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as on an Airflow that keeps no state of tasks."""
+def test_approval_that_airflow_told_nobody_counts_unless_the_task_was_cleared(world: World) -> None:
     world.ask()
-    world.store = StateStore()
-    task, context, kept = wait_after_clear(world, monkeypatch, "execute_complete")
+    cleared = context_of(world.task(), world.store, try_number=2, clears=1)
+    with pytest.raises(BaseException) as pause:  # noqa: PT011 - of two kinds, by Airflow's version
+        execute(world.task(), cleared, APPROVAL)
+    assert pause.typename in ("TaskAwaitingInput", "TaskDeferred")
+    assert current_report(world.slice_job) is None
+    context = context_of(world.task(), world.store, try_number=3, clears=1)
+    assert execute(world.task(), context, APPROVAL)["outcome"] == "published"
+    assert world.asked == 2
+
+
+def test_question_is_withdrawn_once(world: World) -> None:
+    """A try that dies after that has nothing to look for."""
+    world.ask()
+    task = world.task(quality__gates=[])
+    with pytest.raises(TaskDeferred) as pause:
+        task.execute(context_of(task, world.store, try_number=2))
+    assert pause.value.method_name == "execute_answered"
+    with task._start_attempt(context_of(task, world.store, try_number=2)) as attempt:
+        attempt.settle_question()
+    assert task.execute(context_of(task, world.store, try_number=3))["outcome"] == "published"
+
+
+def test_rejection_of_what_nothing_says_ends_the_task(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as where somebody removed the task's state: its question was not withdrawn."""
+    world.ask()
+    task = world.task(quality__gates=[])
+    task.deferrable = True
+    context = context_of(task, StateStore(), try_number=2, clears=1)
+    with pytest.raises(TaskDeferred) as deferred:
+        task.execute(context)
+    assert deferred.value.method_name == "execute_complete"
     stopped: list[str] = []
     monkeypatch.setattr(slice_task, "stop_and_wait", lambda hook, job: stopped.append(job))
     with pytest.raises(RayLLMInputError, match="a person decided, and nothing"):
-        task.execute_complete(context, REJECTION, **kept)
+        task.execute_complete(context, REJECTION, **(deferred.value.kwargs or {}))
     assert len(stopped) == 1
 
 

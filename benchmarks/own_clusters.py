@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.table import Figure, say, show
 
-TURNS, SLICES, AT_ONCE = 10, 200, 16
+TURNS, SLICES, AT_ONCE = 5, 200, 16
 
 
 def run() -> bool:

@@ -148,7 +148,9 @@ class Clusters:
         metadata = cluster["metadata"]
         namespace, is_head = metadata["namespace"], name == HEAD_GROUP
         kind, where = ("head", "Head") if is_head else ("worker", "Worker")
-        pod = _pod(cluster, group, name, self.ports(cluster))
+        if not (ports := self.ports(cluster)):
+            raise ApiError(404, f"{cluster['metadata']['name']} was deleted meanwhile")
+        pod = _pod(cluster, group, name, ports)
         if self.kubelet.holds.get(name) == QUOTA:
             name_of_pod = f"{pod['metadata']['generateName']}{metadata['uid'][:5]}"
             refused = f'pods "{name_of_pod}" is forbidden: {EXCEEDED}'

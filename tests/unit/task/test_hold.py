@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
+from uuid import UUID
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from airflow.sdk.api.datamodels._generated import HITLDetailResponse
+from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import Report
@@ -182,3 +186,62 @@ def test_question_shows_what_others_wrote_as_text(
     assert asked["params"]["condition"]["schema"]["type"] == ["null", "string"]
     assert asked["assigned_users"] == [{"id": "bob", "name": "bob"}]
     assert "`'[x](http://evil)`" in asked["body"]
+
+
+TI = UUID("01a2b3c4-0000-7000-8000-000000000000")
+
+
+class Required:
+    """Airflow's required action of a task: `answer` is what it has; None where there is no action."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | None) -> None:
+        self.answer = answer
+        monkeypatch.setattr("airflow.sdk.execution_time.hitl.update_hitl_detail_response", self._update)
+        monkeypatch.setattr("airflow.sdk.execution_time.hitl.get_hitl_detail_content_detail", self._get)
+
+    def _update(self, ti_id: UUID, chosen_options: list[str], params_input: dict[str, Any]) -> None:
+        if self.answer is None or self.answer:
+            self._fail(404 if self.answer is None else 409)
+        self.answer = {"chosen_options": chosen_options, "responded_by_user": None}
+
+    def _get(self, ti_id: UUID) -> HITLDetailResponse:
+        if self.answer is None:
+            self._fail(404)
+        return HITLDetailResponse(
+            **{
+                "response_received": bool(self.answer),
+                "responded_at": None,
+                "chosen_options": (),
+                **(self.answer or {}),
+            }
+        )
+
+    @staticmethod
+    def _fail(status: int) -> NoReturn:
+        raise AirflowRuntimeError(
+            ErrorResponse(error=ErrorType.API_SERVER_ERROR, detail={"status_code": status})
+        )
+
+
+@pytest.mark.parametrize("answer", [{}, None])
+def test_question_that_nobody_answered_is_withdrawn(
+    monkeypatch: pytest.MonkeyPatch, answer: dict[str, Any] | None
+) -> None:
+    action = Required(monkeypatch, answer)
+    assert hold.withdraw(TI) == {}
+    assert (action.answer is None) == (answer is None)
+    assert hold.withdraw(TI) == {}  # a try that died before it knew
+
+
+def test_answer_that_airflow_has_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    bob = {"id": "7", "name": "bob"}
+    Required(monkeypatch, {"chosen_options": ["Reject"], "responded_by_user": bob})
+    event = hold.withdraw(TI)
+    assert hold.Decision.of(event, Hold()) == hold.Decision(False, "bob")
+
+
+def test_answer_that_cannot_be_read_now_is_no_withdrawal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Required, "_get", lambda self, ti_id: self._fail(503))
+    Required(monkeypatch, {"chosen_options": ["Reject"]})
+    with pytest.raises(AirflowRuntimeError):
+        hold.withdraw(TI)

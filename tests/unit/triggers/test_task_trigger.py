@@ -16,8 +16,10 @@ from airflow.models.trigger import Trigger
 from airflow.triggers.base import BaseTrigger
 
 from airflow_provider_raydatallm import triggers
+from airflow_provider_raydatallm.task import hold
 from airflow_provider_raydatallm.task.queue.places import QueuePlace
 from airflow_provider_raydatallm.triggers import task_trigger
+from airflow_provider_raydatallm.triggers.question import QuestionTrigger
 from airflow_provider_raydatallm.triggers.ray_job import RayJobTrigger
 from airflow_provider_raydatallm.triggers.slice_published import SlicePublishedTrigger
 from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
@@ -38,6 +40,7 @@ AT_ONCE: dict[str, BaseTrigger] = {
     "turn": SubmissionTurnTrigger(PLACE),
     "turn that came too late": SubmissionTurnTrigger({**PLACE, "queue_timeout": 1.0}),
     "slice that cannot be there": SlicePublishedTrigger({"slice_path": "nosuch://a/b"}, 0.0),
+    "question that nobody answered": QuestionTrigger("01a2b3c4-0000-7000-8000-000000000000"),
 }
 #: Arguments that another version of the provider wrote.
 UNREADABLE: dict[str, BaseTrigger] = {
@@ -67,6 +70,7 @@ class Runner(TriggerRunner):
 @pytest.fixture
 def ended_job(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cluster.status = "STOPPED"
+    monkeypatch.setattr(hold, "withdraw", lambda ti_id: {})  # which asks Airflow
     monkeypatch.setenv("AIRFLOW_RAY_LLM_LOCAL_DIR", str(tmp_path / "head"))
 
 

@@ -6,11 +6,13 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
+from airflow_provider_raydatallm.processor.engines.shared.identity import Identity
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, ServeApps, SharedEngine
 
-NAME = "ray-llm-m-0"
+IDENTITY = Identity("m", {"model": "m"}, "f")
+NAME = IDENTITY.name
 SCALING = Scaling((2, 4), 32, 600)
-ENGINE = SharedEngine(NAME, "RUNNING", "", SCALING.name, {"RUNNING": 2}, ())
+ENGINE = SharedEngine(NAME, "RUNNING", "", SCALING.name, {"RUNNING": 2}, (), identity=IDENTITY)
 STARTING = replace(ENGINE, status="DEPLOYING", workers={"STARTING": 1})
 OTHER_SCALING = replace(ENGINE, scaling="workers-1-to-1-idle-600-s")
 GPU = {"engine__accelerator": "L4", "engine__kwargs": {"tensor_parallel_size": 2}}

@@ -24,6 +24,10 @@ _FP8_GPUS = frozenset({"L4", "L40S", "H20", "H100", "H200", "B200", "B300", "RTX
 _MIXTURES = {"mixtral", "qwen2_moe", "qwen3_moe"}
 #: Where models have the size of a token's vector.
 _HIDDEN_SIZES = ("hidden_size", "d_model", "dim", "n_embd")
+#: Beginnings of model types that vLLM computes by `max_model_len`, and ways to encode positions that it does
+#: not: "longrope" has one set of factors for short limits, and one for long ones.
+_LIMIT_COUNTS = ("llama4", "nomic")
+_LENGTH_FREE = frozenset({"default", "linear", "llama3", "yarn", "dynamic"})
 #: Share of vLLM's memory for activations: neither weights nor cache.
 _ACTIVATIONS = 0.05
 #: vLLM's default gpu_memory_utilization.
@@ -100,6 +104,17 @@ def is_quantized_model(model_source: str, engine_kwargs: Mapping[str, Any]) -> b
     """Returns whether the arguments or the model's local files, if any, name a quantization."""
     config = load_config(model_source, engine_kwargs) or {}
     return bool(engine_kwargs.get("quantization") or config.get("quantization_config"))
+
+
+def answers_depend_on_limit(model_source: str, engine_kwargs: Mapping[str, Any]) -> bool:
+    """Returns whether vLLM computes a model otherwise with another `max_model_len`; True where its local
+    files do not say."""
+    config = load_config(model_source, engine_kwargs)
+    if config is None or str(config.get("model_type")).startswith(_LIMIT_COUNTS):
+        return True
+    config = config.get("text_config") or config
+    scaling = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    return not _LENGTH_FREE.issuperset([scaling.get("rope_type") or scaling.get("type") or "default"])
 
 
 def could_use_fp8(model_source: str, engine_kwargs: Mapping[str, Any], gpu_types: Collection[str]) -> bool:

@@ -127,6 +127,26 @@ def test_slices_at_once_and_after_each_other_have_one_engine(
     assert on_cluster(ray_head, FIND, "kept-by-nobody") == "True []"
 
 
+def test_slice_with_a_lower_limit_is_answered_by_the_same_engine_and_held_to_its_own(
+    asked: Ask, ray_head: LocalHead, tmp_path: Path
+) -> None:
+    asked("a", [8], engine__kwargs=WARM_ENGINE)
+    [engine] = processes(ray_head, "VLLM::EngineCore")
+    # The second answer reaches the limit, and the third prompt is over it.
+    rows = pa.table({"name": ["Ada", "Ada", "Ada " * 100], "tokens": [8, 500, 8]})
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    given = {"input_path": f"{tmp_path}/rows.parquet", "quality__max_quarantine": 1.0}
+    shared = asked("b", [], **given, engine__kwargs={"max_model_len": 48})
+    assert [p.pid for p in processes(ray_head, "VLLM::EngineCore")] == [engine.pid]
+    counts = shared["counts"]
+    assert (counts["succeeded"], counts["truncated"], counts["quarantined"]) == (2, 2, 1)
+    own = asked("c", [], **given, engine__kwargs={"max_model_len": 48}, engine__scope="slice")
+    for name in ("counts", "tokens", "quarantine_reasons"):
+        assert own[name] == shared[name]
+    answers = [pq.read_table(r["output_path"], partitioning=None).to_pylist() for r in (shared, own)]
+    assert answers[0] == answers[1]
+
+
 @pytest.mark.long
 def test_small_slice_does_not_wait_for_a_large_one_whose_rows_end_with_its_job(
     asked: Ask, ray_head: LocalHead, submitted: list[str], tmp_path: Path

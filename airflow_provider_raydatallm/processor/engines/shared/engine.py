@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property, partial
-from pathlib import Path
+from functools import cached_property, partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +18,7 @@ from airflow_provider_raydatallm.contract.spec.engines.vllm import Vllm
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import OpenWorkerPool, WorkerDiedError
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
+from airflow_provider_raydatallm.processor.engines.shared.identity import Identity, package_of_this_code
 from airflow_provider_raydatallm.processor.engines.shared.replica import MODEL_TOKEN, SharedVllmReplica
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import Scaling, SharedEngine
 from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
@@ -30,15 +28,13 @@ from airflow_provider_raydatallm.processor.ray_runtime.bytecode import BYTECODE_
 from airflow_provider_raydatallm.processor.ray_runtime.marks import Mark
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import model_files
 from airflow_provider_raydatallm.processor.sizing.facts import Resources, SizingInputs
+from airflow_provider_raydatallm.processor.sizing.model_config import answers_depend_on_limit
 from airflow_provider_raydatallm.processor.sizing.sizes import BATCH, default_workers
 
 #: Parts of a job's environment that are its own: code that the engine does not run, and variables that differ
 #: between jobs.
 _NOT_SHARED = ("py_modules",)
 _NOT_SHARED_VARIABLES = ("AWS_", "RAY_", *BYTECODE_VARIABLES)
-
-#: The provider's own code.
-_INSTALLED = Path(__file__).parents[3]
 
 #: Seconds that a check waits for news of the engine; without any, it goes on.
 _NEWS_SECONDS = 1.0
@@ -74,6 +70,7 @@ class SharedVllmEngine(VllmEngine):
     def __init__(self, job: SliceJob, rows: int) -> None:
         super().__init__(job, rows)
         self._user: tuple[Mark, str] | None = None
+        self._covering: Identity | None = None
         self._seen = _Observations(Poll(self._look))
 
     @property
@@ -89,18 +86,30 @@ class SharedVllmEngine(VllmEngine):
         self._eager = self.on_cpu  # it lives long enough for compiling to pay off
 
     @cached_property
-    def name(self) -> str:
+    def _own_identity(self) -> Identity:
         """Equal for slices that can share an engine."""
-        identity = {
-            "arguments": self._worker_arguments(),
+        others = {
             "files": model_files(self.job.model_source),
             "accelerator_type": self.job.engine.gpu,
             "runtime_env": self._runtime_env(),
-            # A node's provider may be upgraded under a running engine.
-            "code": _hash_files(_INSTALLED) if _package_of_this_code() is None else None,
         }
-        text = json.dumps(identity, sort_keys=True, default=str)
-        return serve_apps.engine_name(self.job.model_source, hashlib.sha256(text.encode()).hexdigest()[:12])
+        return Identity.of(self.job.model_source, self._worker_arguments(), others)
+
+    @cached_property
+    def _takes_larger_limits(self) -> bool:
+        """Whether an engine with a larger `max_model_len` answers its rows as its own would."""
+        if self.job.task.media is not None:  # which becomes tokens only in the engine
+            return False
+        return not answers_depend_on_limit(self.job.model_source, self.job.engine.arguments)
+
+    @property
+    def _identity(self) -> Identity:
+        """Of the engine that this slice uses, or is to start."""
+        return self._covering or self._own_identity
+
+    @property
+    def name(self) -> str:
+        return self._identity.name
 
     @property
     def shared_actor_prefix(self) -> str:  # type: ignore[override]
@@ -110,23 +119,36 @@ class SharedVllmEngine(VllmEngine):
     def resources_needed_now(self) -> Resources:
         """Without its workers, if the engine is running: then this job does not wait for another's engine to
         stop."""
-        if not self._is_running:
+        running = self._find_running()
+        self._covering = running.identity if running is not None else None
+        if running is None:
             return self.resources
         cpus = self.resources.cpus - self.workers[0] * self.cpus_per_worker
         return Resources(cpus, 0, "beside a running shared engine")
 
-    @property
-    def _is_running(self) -> bool:
-        """Whether this slice can use the engine as it is."""
-        engine = serve_apps.SERVE.engine(self.name)
-        if engine is None or not engine.is_alive or not serve_apps.SERVE.has_workers(engine):
+    def _find_running(self) -> SharedEngine | None:
+        """The engine that this slice can use as it is: its own, else the smallest one that covers it."""
+        own = self._own_identity
+        engines = serve_apps.SERVE.engines()
+        for engine in sorted(engines, key=lambda e: (e.name != own.name, e.limit)):
+            if (engine.name == own.name or self._is_covered_by(engine)) and self._is_usable(engine):
+                return engine
+        return None
+
+    def _is_covered_by(self, engine: SharedEngine) -> bool:
+        identity = engine.identity
+        return identity is not None and identity.covers(self._own_identity) and self._takes_larger_limits
+
+    def _is_usable(self, engine: SharedEngine) -> bool:
+        if not engine.is_alive or not serve_apps.SERVE.has_workers(engine):
             return False
         is_right = engine.scaling == self._scaling.name and not engine.fails_to_start
         return is_right or bool(engine.users)  # without users it would be restarted
 
     @property
     def engine_to_keep(self) -> str | None:
-        return self.name if self._is_running else None
+        running = self._find_running()
+        return running.name if running is not None else None
 
     def on_admitted(self) -> None:
         # While no other job is admitted, no job stops it to make room.
@@ -160,16 +182,24 @@ class SharedVllmEngine(VllmEngine):
     def _start(self) -> OpenWorkerPool:
         assert self._user is not None
         serve_apps.SERVE.ensure_running(
-            self.name,
+            self._identity,
             self._scaling,
             SharedVllmReplica,
-            (self._worker_arguments(),),
+            (self._arguments(),),
             bundles=self.placement.bundles,
             **{name: value for name, value in self.placement.actor.items() if value is not None},
             runtime_env=self._runtime_env(),
         )
         self._seen.deployed = True
-        return partial(SharedWorkerPool, self.name, self._user[1])
+        own = self._own_identity.limit
+        limit = own if self._identity.limit != own else None
+        return partial(SharedWorkerPool, self.name, self._user[1], limit)
+
+    def _arguments(self) -> dict[str, Any]:
+        """Those of the engine that this slice uses: it may have to start again."""
+        arguments = {n: v for n, v in self._worker_arguments().items() if n != "max_model_len"}
+        limit = self._identity.limit
+        return arguments if limit is None else {**arguments, "max_model_len": limit}
 
     def _runtime_env(self) -> dict[str, Any]:
         """Its workers' own, complete: otherwise they would inherit that of the job that starts them. Serve
@@ -181,7 +211,7 @@ class SharedVllmEngine(VllmEngine):
             if not name.startswith(_NOT_SHARED_VARIABLES) and not is_secret_name(name)
         }
         env["env_vars"] = {**shared, **self.env}
-        if (package := _package_of_this_code()) is not None:
+        if (package := package_of_this_code()) is not None:
             env["py_modules"] = [package]
         return env
 
@@ -250,7 +280,7 @@ class SharedVllmEngine(VllmEngine):
         super().stop()
         if self._user is not None:
             self._user[0].remove()
-            self._user = None
+        self._user = self._covering = None
         self._seen = _Observations(Poll(self._look))
 
 
@@ -262,10 +292,11 @@ class SharedWorkerPool:
     has_one_stream = False
     largest_call = BATCH
 
-    def __init__(self, engine: str, user: str, feeder: str) -> None:
+    def __init__(self, engine: str, user: str, limit: int | None, feeder: str) -> None:
+        """:param limit: of its rows, where it is lower than the engine's."""
         handle = serve_apps.SERVE.handle(engine)
         self._generate = handle.options(method_name="generate", stream=True)
-        self._user = user
+        self._user, self._limit = user, limit
         self._feeder = feeder
         self._calls = itertools.count()
 
@@ -276,7 +307,7 @@ class SharedWorkerPool:
         try:
             # A stream of its own: which worker has the earlier calls is unknown.
             yield from self._generate.remote(
-                rows, f"{self._user} {self._feeder} {next(self._calls)}", self._user
+                rows, f"{self._user} {self._feeder} {next(self._calls)}", self._user, self._limit
             )
         except Exception as e:
             if not is_death(e):
@@ -304,18 +335,3 @@ def _job_environment() -> dict[str, Any]:
     import ray
 
     return dict(ray.get_runtime_context().runtime_env)
-
-
-@cache
-def _hash_files(folder: Path) -> str:
-    """Returns a hash of the Python files in a folder."""
-    found = hashlib.sha256()
-    for path in sorted(folder.rglob("*.py")):
-        found.update(f"{path.relative_to(folder)}\0".encode() + path.read_bytes())
-    return found.hexdigest()
-
-
-def _package_of_this_code() -> str | None:
-    """Ray's URI of the package that brought this code; None if it is installed on the nodes."""
-    parts = Path(__file__).parts
-    return next((f"gcs://{p}.zip" for p in parts if p.startswith("_ray_pkg_")), None)

@@ -77,8 +77,10 @@ class SharedVllmReplica(VllmWorker):
         self._ping: asyncio.Future[bool] | None = None
         self._ping_sent_at = time.monotonic()
 
-    async def generate(self, rows: pa.Table, feeder: str = "", user: str = "") -> AsyncGenerator[pa.Table]:
-        groups = super().generate(rows, feeder, user)
+    async def generate(
+        self, rows: pa.Table, feeder: str = "", user: str = "", limit: int | None = None
+    ) -> AsyncGenerator[pa.Table]:
+        groups = super().generate(rows, feeder, user, limit)
         async with self._watched(user) as user_gone:
             gone = asyncio.ensure_future(user_gone.wait())
             try:

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
-import re
 import subprocess
 import sys
 import time
@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 from airflow_provider_raydatallm.contract.job.environment import inherited
 from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.processor.engines.shared.identity import Identity
 from airflow_provider_raydatallm.processor.ray_runtime import marks
 from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import call_within
 from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import ClusterStore
@@ -32,6 +33,8 @@ T = TypeVar("T")
 
 #: Engines' scalings and nonces, by application.
 _ENGINES = ClusterStore.of_kind("engine")
+#: What each runs (`Identity`).
+_IDENTITIES = ClusterStore.of_kind("engine-identity")
 _USER = "user "
 _LOCK = "shared engines"
 _SERVE_NAMESPACE = "serve"
@@ -59,7 +62,7 @@ _UPSCALE_SECONDS = 10.0
 @dataclass(frozen=True)
 class SharedEngine:
     """scaling: the name of its `Scaling`. workers: their number by state (RUNNING, STARTING, ...). users:
-    slices that use it now. trigger: what made Serve set the status."""
+    slices that use it now. trigger: what made Serve set the status. identity: None of one that is ending."""
 
     name: str
     status: str
@@ -68,6 +71,13 @@ class SharedEngine:
     workers: Mapping[str, int]
     users: tuple[str, ...]
     trigger: str = ""
+    identity: Identity | None = None
+
+    @property
+    def limit(self) -> float:
+        """Tokens of a prompt plus its answer, as far as they are set."""
+        limit = self.identity.limit if self.identity is not None else None
+        return math.inf if limit is None else limit
 
     @property
     def is_alive(self) -> bool:
@@ -129,7 +139,8 @@ class ServeApps:
             trigger = str(overview.status_trigger.value) if overview is not None else ""
             status = str(app.status.value)
             scaling = deployment.rpartition("-")[0]
-            engines.append(SharedEngine(name, status, message, scaling, workers, users, trigger))
+            identity = Identity.from_json(text) if (text := _IDENTITIES.get(name)) else None
+            engines.append(SharedEngine(name, status, message, scaling, workers, users, trigger, identity))
         return engines
 
     def engine(self, name: str) -> SharedEngine | None:
@@ -174,7 +185,7 @@ class ServeApps:
 
     def ensure_running(
         self,
-        name: str,
+        identity: Identity,
         scaling: Scaling,
         worker: type,
         arguments: tuple[Any, ...],
@@ -191,6 +202,7 @@ class ServeApps:
         serve = import_serve()
         from ray.serve.api import RunTarget, run_many
 
+        name = identity.name
         with self._lock():
             engine = self.engine(name)
             if engine is not None:
@@ -210,6 +222,7 @@ class ServeApps:
                 )
             own_name = f"{scaling.name}-{uuid.uuid4().hex[:8]}"
             _ENGINES.put(name, own_name)
+            _IDENTITIES.put(name, identity.to_json())
             deployment = serve.deployment(
                 worker,
                 name=own_name,
@@ -283,7 +296,8 @@ class ServeApps:
                 message = f"the shared engine {name} did not stop within {_DELETE_SECONDS:g} s"
                 raise SliceError(message, kind="engine")
             time.sleep(0.5)
-        _ENGINES.delete(name)
+        for store in (_ENGINES, _IDENTITIES):
+            store.delete(name)
 
     def _delete_unused(self) -> None:
         """Removes engines that scaled to zero and have no users: Serve would keep and list them forever."""
@@ -320,11 +334,6 @@ class ServeApps:
 
 #: Looked up at each use, so that tests can replace it.
 SERVE = ServeApps()
-
-
-def engine_name(model_source: str, fingerprint: str) -> str:
-    model = re.sub(r"[^A-Za-z0-9_.-]+", "-", model_source.rstrip("/").rpartition("/")[2])[:40]
-    return f"ray-llm-{model}-{fingerprint}"
 
 
 def actor_prefix(engine: str) -> str:

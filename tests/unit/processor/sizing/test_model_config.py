@@ -9,6 +9,7 @@ import pytest
 from airflow_provider_raydatallm.contract.spec.parallel import Parallel
 from airflow_provider_raydatallm.processor.sizing.model_config import (
     ModelConfig,
+    answers_depend_on_limit,
     cache_bytes,
     could_use_fp8,
     is_quantized_model,
@@ -62,6 +63,20 @@ def test_quantization_comes_from_arguments_or_model_files(tmp_path: Path) -> Non
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA_8B, "quantization_config": {"bits": 4}}))
     assert is_quantized_model(str(tmp_path), {})
     assert not is_quantized_model("meta-llama/Llama-3.1-8B", {})  # not on this machine
+
+
+@pytest.mark.parametrize(("config", "depend"), [
+    (LLAMA_8B, False), ({**LLAMA_8B, "rope_scaling": {"rope_type": "yarn", "factor": 4}}, False),
+    ({**LLAMA_8B, "rope_scaling": {"type": "longrope"}}, True),
+    ({"text_config": {**LLAMA_8B, "rope_parameters": {"rope_type": "longrope"}}}, True),
+    ({**LLAMA_8B, "model_type": "llama4"}, True), (None, True),
+])  # fmt: skip
+def test_models_whose_answers_depend_on_the_limit(
+    tmp_path: Path, config: dict[str, Any] | None, depend: bool
+) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    assert answers_depend_on_limit(str(tmp_path), {}) == depend
 
 
 def test_weights_of_other_mixtures_are_unknown() -> None:

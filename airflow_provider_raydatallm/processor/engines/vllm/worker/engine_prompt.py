@@ -25,8 +25,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompt:
+    """
+    :param limit: tokens of it plus its answer, where it is lower than the engine's.
+    """
+
     tokens: list[int]
     media: Sequence[Medium] = ()
+    limit: int | None = None
 
     def then(self, tokens: Sequence[int]) -> Prompt:
         return replace(self, tokens=[*self.tokens, *tokens])

@@ -40,6 +40,7 @@ from airflow_provider_raydatallm.processor.engines.vllm.request.transcript impor
 from airflow_provider_raydatallm.processor.engines.vllm.worker.engine_prompt import Prompt
 from airflow_provider_raydatallm.processor.engines.vllm.worker.json_grammar import bound
 from airflow_provider_raydatallm.processor.engines.vllm.worker.pooled import PoolingRequest
+from airflow_provider_raydatallm.processor.engines.vllm.worker.row_limit import check_length, within
 from airflow_provider_raydatallm.processor.engines.vllm.worker.startup_log import (
     parse_startup_seconds,
     read_process_log,
@@ -111,7 +112,9 @@ class VllmWorker:
         await self._engine.is_sleeping()
         return True
 
-    async def generate(self, rows: pa.Table, feeder: str = "", user: str = "") -> AsyncGenerator[pa.Table]:
+    async def generate(
+        self, rows: pa.Table, feeder: str = "", user: str = "", limit: int | None = None
+    ) -> AsyncGenerator[pa.Table]:
         """Yields groups of `GROUP_SCHEMA`, with the `gpus` of the engine, as the rows of a feeder finish,
         until all are or its next call takes over (`RowStreams`).
 
@@ -119,13 +122,15 @@ class VllmWorker:
             vLLM's sampling parameters, and of the row's adapter) and, where rows have any, `media`
             (`MEDIUM_TYPE`).
         :param user: who shares the engine's slots with others.
+        :param limit: tokens of a prompt plus its answer, where these rows have a lower one than the engine.
         """
+        held: dict[str, Any] = {} if limit is None else {"limit": limit}
         columns = (rows.column(name).to_pylist() for name in ("row", "tokens", "params"))
         shown: list[dict[str, Any]] = [{}] * rows.num_rows
         if "media" in rows.schema.names:
             shown = [{"media": media} for media in from_array(rows.column("media"))]
         started = [
-            (row, partial(self._generate_row, tokens, params, user, **media))
+            (row, partial(self._generate_row, tokens, params, user, **media, **held))
             for row, tokens, params, media in zip(*columns, shown, strict=True)
         ]
         async for group in self._streams.groups(feeder, started):
@@ -138,20 +143,25 @@ class VllmWorker:
         self._streams.cancel(feeder, rows)
 
     async def _generate_row(
-        self, tokens: list[int], params: str, user: str, *, media: Sequence[Medium] = ()
+        self,
+        tokens: list[int],
+        params: str,
+        user: str,
+        *,
+        media: Sequence[Medium] = (),
+        limit: int | None = None,
     ) -> dict[str, Any]:
         """Columns of `GROUP_SCHEMA`; those that are left out are null."""
         began = time.time()
-        prompt = Prompt(tokens, media)
+        prompt = Prompt(tokens, media, limit)
         try:
             request, adapter = _parse_request(params, self._shows_control_tokens)
             lora = await self._adapters.load(self._engine, adapter)
             async with self._slot(user):
                 began = time.time()
                 if isinstance(request, PoolingRequest):
-                    answer = await request.answer(
-                        tokens, self._encode, self._engine.model_config.max_model_len
-                    )
+                    most = limit or self._engine.model_config.max_model_len
+                    answer = await request.answer(tokens, partial(self._encode, limit=limit), most)
                 elif isinstance(request, LabelTree):
                     answer = await self._compare_labels(prompt, request, lora)
                 elif isinstance(request, Transcript):
@@ -222,7 +232,11 @@ class VllmWorker:
             "cached_tokens": sum(output.num_cached_tokens or 0 for output in outputs.values()),
         }  # fmt: skip
 
-    async def _encode(self, tokens: list[int], params: PoolingParams) -> PoolingRequestOutput:
+    async def _encode(
+        self, tokens: list[int], params: PoolingParams, *, limit: int | None
+    ) -> PoolingRequestOutput:
+        if limit is not None:
+            check_length(tokens, limit)
         prompt: Any = {"type": "token", "prompt_token_ids": tokens}
         async for output in self._engine.encode(prompt, params, uuid.uuid4().hex):
             last = output
@@ -233,6 +247,8 @@ class VllmWorker:
     async def _final_output(
         self, prompt: Prompt, params: SamplingParams, lora: LoRARequest | None, **options: Any
     ) -> RequestOutput:
+        if prompt.limit is not None:
+            params = within(params, prompt.tokens, prompt.limit)
         rendered = await prompt.render(self._engine)
         request = self._engine.generate(rendered, params, uuid.uuid4().hex, lora_request=lora, **options)
         async for output in request:

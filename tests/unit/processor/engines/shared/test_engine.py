@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,12 +18,14 @@ from ray.exceptions import RayActorError
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.feeding.worker_pool import WorkerDiedError
 from airflow_provider_raydatallm.processor.engines.shared import engine as engine_module
+from airflow_provider_raydatallm.processor.engines.shared import identity as identity_module
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
 from airflow_provider_raydatallm.processor.engines.shared.engine import SharedVllmEngine, SharedWorkerPool
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import SharedEngine
 from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, SizingInputs
-from tests.support.fake_serve import ENGINE, GPU, NAME, OTHER_SCALING, SCALING, STARTING, FakeServe
+from tests.support.fake_serve import ENGINE, GPU, IDENTITY, NAME, OTHER_SCALING, SCALING, STARTING, FakeServe
 from tests.support.in_process import job_of
+from tests.support.llama import LLAMA_8B
 
 
 @pytest.fixture
@@ -49,7 +52,7 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Make:
             "engine__max_concurrent_batches": 32,
         }  # fmt: skip
         engine = SharedVllmEngine(job_of(**defaults | options), rows)
-        engine.__dict__["name"] = NAME
+        engine.__dict__["_own_identity"] = IDENTITY
         return engine
 
     return engine
@@ -92,6 +95,61 @@ def test_slice_does_not_need_the_workers_of_a_running_engine(
     needed = make(**GPU).resources_needed_now
     assert needed == Resources(6, 0, needed.breakdown)
     assert (serve.used, serve.ensured) == ([], [])  # a queued slice does not keep it
+
+
+def limited(limit: int | None, **fields: Any) -> SharedEngine:
+    """An engine that differs in `max_model_len` only."""
+    arguments = {"model": "m"} if limit is None else {"model": "m", "max_model_len": limit}
+    identity = replace(IDENTITY, arguments=arguments)
+    return replace(ENGINE, name=identity.name, identity=identity, **fields)
+
+
+@pytest.mark.parametrize(("there", "used"), [
+    ([limited(256), limited(None), limited(128)], 128),  # the smallest one that is large enough
+    ([limited(128), limited(64)], 64),
+    ([limited(128, workers={}), limited(None)], None),
+    ([limited(32), limited(128, scaling="workers-1-to-1-idle-600-s")], 64),  # none: it starts its own
+    ([limited(32), limited(128, scaling="workers-1-to-1-idle-600-s", users=("another",))], 128),
+])  # fmt: skip
+def test_slice_uses_a_running_engine_with_a_larger_limit(
+    serve: FakeServe, started: Make, there: list[SharedEngine], used: int | None
+) -> None:
+    engine = started()
+    engine.stop()
+    engine.__dict__["_takes_larger_limits"] = True
+    engine.__dict__["_own_identity"] = own = replace(IDENTITY, arguments={"model": "m", "max_model_len": 64})
+    serve.present = there
+    is_running = any(e.identity is not None and e.identity.limit == used for e in there)
+    assert (engine.resources_needed_now != engine.resources) == is_running
+    assert engine.engine_to_keep == (engine.name if is_running else None)
+    serve.present = []  # it ends at this moment: the same one starts again
+    engine.on_admitted()
+    open_pool = engine._start()
+    identity, _, _, [arguments] = serve.ensured[-1]
+    assert (identity.limit, arguments.get("max_model_len")) == (used, used)
+    assert serve.used[-1] == engine.name == identity.name
+    assert open_pool.args[2] == (None if used == 64 else 64)  # its rows' own limit  # type: ignore[attr-defined]
+    engine.stop()
+    assert engine.name == own.name
+
+
+@pytest.mark.parametrize(("task", "config", "takes"), [
+    ({}, LLAMA_8B, True), ({}, {**LLAMA_8B, "rope_scaling": {"rope_type": "longrope"}}, False),
+    ({"images": "photo"}, LLAMA_8B, False), ({}, None, False),
+])  # fmt: skip
+def test_slice_needs_an_equal_limit_where_answers_may_depend_on_it(
+    serve: FakeServe, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    task: dict[str, Any], config: dict[str, Any] | None, takes: bool,
+) -> None:  # fmt: skip
+    monkeypatch.setattr(
+        "airflow_provider_raydatallm.processor.engines.vllm.engine_base.check_image_model", lambda job: None
+    )
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    engine = make(model_source=str(tmp_path), **task)
+    engine.__dict__["_own_identity"] = replace(IDENTITY, arguments={"model": "m", "max_model_len": 64})
+    serve.present = [limited(128)]
+    assert (engine.engine_to_keep is not None) == takes
 
 
 def test_engine_that_waits_for_resources_is_not_running(serve: FakeServe, make: Make) -> None:
@@ -151,14 +209,14 @@ def test_engine_starts_with_its_workers_resources_and_no_job_environment(
 ) -> None:
     engine = started(**GPU)
     assert serve.used == [NAME]
-    [(name, scaling, worker, arguments)] = serve.ensured
-    assert (name, scaling, worker.__name__) == (NAME, SCALING, "SharedVllmReplica")
+    [(identity, scaling, worker, arguments)] = serve.ensured
+    assert (identity, scaling, worker.__name__) == (IDENTITY, SCALING, "SharedVllmReplica")
     assert arguments[0]["model"] == "m"
     assert serve.options == {
         "bundles": [], "num_cpus": 1, "num_gpus": 2, "accelerator_type": "L4",
         "runtime_env": {"pip": ["einops"], "env_vars": {"HF_HOME": "/models"}},
     }  # fmt: skip
-    assert engine.shared_actor_prefix == "SERVE_REPLICA::ray-llm-m-0#"
+    assert engine.shared_actor_prefix == f"SERVE_REPLICA::{NAME}#"
     assert serve.model_token == "hub"  # lent for as long as this slice uses the engine
 
 
@@ -188,7 +246,7 @@ def test_engine_scales_to_all_gpus_and_compiles_for_any_slice(make: Make) -> Non
 def test_only_equal_engines_share_a_name(started: Make, other: dict[str, Any]) -> None:
     def name(**options: Any) -> str:
         engine = started(**options)
-        del engine.__dict__["name"]
+        del engine.__dict__["_own_identity"]
         return engine.name
 
     other_work = {
@@ -210,7 +268,7 @@ def test_environment_changes_the_name_except_for_the_jobs_own_part(
     for env in ({}, own, {"env_vars": {"A": "1"}}):
         monkeypatch.setattr("ray.get_runtime_context", lambda env=env: SimpleNamespace(runtime_env=env))
         engine = started()
-        del engine.__dict__["name"]
+        del engine.__dict__["_own_identity"]
         names.append(engine.name)
     assert names[0] == names[1] != names[2]
 
@@ -220,7 +278,7 @@ def test_changed_model_files_change_the_name(started: Make, monkeypatch: pytest.
     for age in (1, 1, 2):
         monkeypatch.setattr(engine_module, "model_files", lambda source, age=age: [[("config.json", 2, age)]])
         engine = started()
-        del engine.__dict__["name"]
+        del engine.__dict__["_own_identity"]
         names.append(engine.name)
     assert names[0] == names[1] != names[2]
 
@@ -234,9 +292,9 @@ def test_other_code_of_the_provider_changes_the_name(
         folder = tmp_path / version
         folder.mkdir(parents=True)
         (folder / "replica.py").write_text(f"{folder.name} = 1")
-        monkeypatch.setattr(engine_module, "_INSTALLED", folder)
+        monkeypatch.setattr(identity_module, "_INSTALLED", folder)
         engine = started()
-        del engine.__dict__["name"]
+        del engine.__dict__["_own_identity"]
         names.append(engine.name)
     assert names[0] == names[1] != names[2]
 
@@ -245,13 +303,19 @@ def test_calls_are_streams_of_their_own_and_end_with_their_worker() -> None:
     calls: list[Any] = []
 
     class Handle:
-        def remote(self, rows: pa.Table, feeder: str, user: str) -> Iterator[pa.Table]:
-            calls.append((feeder, user))
+        def remote(self, rows: pa.Table, *call: Any) -> Iterator[pa.Table]:
+            calls.append(call)
             yield rows
             raise RayActorError
 
     workers: Any = SharedWorkerPool.__new__(SharedWorkerPool)
-    workers.__dict__ |= {"_generate": Handle(), "_user": "0 s3://out", "_feeder": "3", "_calls": count()}
+    workers.__dict__ |= {
+        "_generate": Handle(),
+        "_user": "0 s3://out",
+        "_limit": 64,
+        "_feeder": "3",
+        "_calls": count(),
+    }
     rows = pa.table({"tokens": [[1]]})
     [worker] = workers.ready()
     for _ in range(2):
@@ -259,7 +323,7 @@ def test_calls_are_streams_of_their_own_and_end_with_their_worker() -> None:
         assert next(groups) is rows
         with pytest.raises(WorkerDiedError):
             next(groups)
-    assert calls == [("0 s3://out 3 0", "0 s3://out"), ("0 s3://out 3 1", "0 s3://out")]
+    assert calls == [(f"0 s3://out 3 {call}", "0 s3://out", 64) for call in (0, 1)]
 
 
 def test_engine_is_ready_when_a_worker_runs(serve: FakeServe, started: Make) -> None:
@@ -428,10 +492,10 @@ def test_end_of_a_slice_does_not_stop_the_engine(
 
 
 def test_package_that_ray_brought_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert engine_module._package_of_this_code() is None
+    assert identity_module.package_of_this_code() is None
     path = "/tmp/ray/session/runtime_resources/py_modules_files/_ray_pkg_0a/airflow_provider_raydatallm/x.py"
-    monkeypatch.setattr(engine_module, "__file__", path)
-    assert engine_module._package_of_this_code() == "gcs://_ray_pkg_0a.zip"
+    monkeypatch.setattr(identity_module, "__file__", path)
+    assert identity_module.package_of_this_code() == "gcs://_ray_pkg_0a.zip"
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,11 @@ from ray.exceptions import RayActorError
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
+from airflow_provider_raydatallm.processor.engines.shared.identity import Identity
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import (
     Scaling,
     ServeApps,
     SharedEngine,
-    engine_name,
 )
 from airflow_provider_raydatallm.processor.ray_runtime import marks
 from tests.support.key_value_store import replace_store
@@ -29,8 +29,9 @@ from tests.support.key_value_store import replace_store
 pytestmark = pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20")
 
 SCALING = Scaling((1, 2), 32, 600)
+IDENTITY = Identity("m", {"model": "m"}, "f")
 OTHER = Scaling((1, 1), 32, 600)
-ENGINE = SharedEngine("ray-llm-m-0", "RUNNING", "", SCALING.name, {"RUNNING": 1}, ())
+ENGINE = SharedEngine(IDENTITY.name, "RUNNING", "", SCALING.name, {"RUNNING": 1}, ())
 FAILING = replace(ENGINE, status="UNHEALTHY", trigger="REPLICA_STARTUP_FAILED", workers={"STARTING": 1})
 
 
@@ -99,7 +100,7 @@ class Worker:
 
 def ensure(apps: ServeApps, scaling: Scaling) -> None:
     apps.ensure_running(
-        "ray-llm-m-0", scaling, Worker, ({"model": "m"},), bundles=BUNDLES, num_cpus=1, runtime_env={}
+        IDENTITY, scaling, Worker, ({"model": "m"},), bundles=BUNDLES, num_cpus=1, runtime_env={}
     )
 
 
@@ -123,17 +124,17 @@ def test_engine_is_restarted_unless_it_has_the_scaling_or_others_use_it(
     apps = FakeApps(engine) if engine is not None else FakeApps()
     ensure(apps, scaling)
     assert bool(deployed) == is_deployed
-    deleted = [("ray-llm-m-0", engine.fails_to_start)] if engine is not None and is_deployed else []
+    deleted = [(ENGINE.name, engine.fails_to_start)] if engine is not None and is_deployed else []
     assert apps.deleted == deleted
 
 
 def test_engine_is_deployed_with_its_options(deployed: list[Any]) -> None:
     ensure(FakeApps(), SCALING)
     [target] = deployed
-    assert (target.name, target.route_prefix) == ("ray-llm-m-0", None)  # not reachable by HTTP
+    assert (target.name, target.route_prefix) == (ENGINE.name, None)  # not reachable by HTTP
     deployment = target.target._bound_deployment
     assert deployment.name.startswith(f"{SCALING.name}-")
-    assert deployment.init_args == ("ray-llm-m-0", {"model": "m"})
+    assert deployment.init_args == (ENGINE.name, {"model": "m"})
     assert deployment.ray_actor_options == {"num_cpus": 1, "runtime_env": {}}
     assert deployment._replica_config.placement_group_bundles == BUNDLES
     config = deployment._deployment_config
@@ -154,9 +155,9 @@ def test_engine_in_use_is_stopped_by_force_only(
     engine: SharedEngine | None, options: dict[str, bool], is_stopped: bool
 ) -> None:
     apps = FakeApps(engine) if engine is not None else FakeApps()
-    assert apps.stop_engine("ray-llm-m-0", **options) == is_stopped
+    assert apps.stop_engine(ENGINE.name, **options) == is_stopped
     is_deleted = is_stopped and engine is not None
-    assert apps.deleted == ([("ray-llm-m-0", options.get("force", False))] if is_deleted else [])
+    assert apps.deleted == ([(ENGINE.name, options.get("force", False))] if is_deleted else [])
 
 
 def test_one_idle_engine_makes_room() -> None:
@@ -191,7 +192,7 @@ def test_unused_engines_are_removed_when_another_starts(deployed: list[Any]) -> 
     apps = FakeApps(unused, replace(unused, name="claimed", users=("a",)), replace(ENGINE, name="idle"))
     ensure(apps, SCALING)
     assert apps.deleted == [("unused", False)]
-    assert [target.name for target in deployed] == ["ray-llm-m-0"]
+    assert [target.name for target in deployed] == [ENGINE.name]
 
 
 def test_application_of_a_user_that_has_the_name_is_not_replaced(
@@ -209,10 +210,11 @@ def test_engines_are_listed_with_their_workers_and_users(
 ) -> None:
     """And nothing that is named as they are, or that took the name of one that is gone."""
     prefixes: list[str] = []
+    a, b, taken = (Identity(model, {"model": model}, "f") for model in ("a", "b", "taken"))
 
     def named(prefix: str) -> list[str]:
         prefixes.append(prefix)
-        return ["ray-llm-a-0 1f s3://out/ds=b c", "ray-llm-a-01 2f other", "ray-llm-gone 3f x"]
+        return [f"{a.name} 1f s3://out/ds=b c", f"{a.name}1 2f other", "ray-llm-gone 3f x"]
 
     def app(status: str, *overviews: Any, message: str = "") -> Any:
         return SimpleNamespace(
@@ -224,15 +226,15 @@ def test_engines_are_listed_with_their_workers_and_users(
         message="slow",
         status_trigger=State.RUNNING,
     )
-    for name in ("a", "b", "taken"):
-        FakeApps().ensure_running(f"ray-llm-{name}-0", SCALING, Worker, (), bundles=[], num_cpus=1)
+    for identity in (a, b, taken):
+        FakeApps().ensure_running(identity, SCALING, Worker, (), bundles=[], num_cpus=1)
     own = deployed[0].target._bound_deployment.name
     apps = {
         "another's": app("RUNNING"),
         "ray-llm-team-summaries": app("RUNNING", (SCALING.name, slow)),
-        "ray-llm-taken-0": app("RUNNING", (f"{SCALING.name}-0", slow)),
-        "ray-llm-a-0": app("DEPLOYING", (own, slow), message="on its way:"),
-        "ray-llm-b-0": app("DELETING"),
+        taken.name: app("RUNNING", (f"{SCALING.name}-0", slow)),
+        a.name: app("DEPLOYING", (own, slow), message="on its way:"),
+        b.name: app("DELETING"),
     }
     monkeypatch.setattr(marks, "marks", named)
     monkeypatch.setattr("ray.serve.status", lambda: SimpleNamespace(applications=apps))
@@ -240,15 +242,16 @@ def test_engines_are_listed_with_their_workers_and_users(
     workers = {"RUNNING": 2, "STARTING": 1}
     assert serve_apps.SERVE.engines() == [
         SharedEngine(
-            "ray-llm-a-0",
+            a.name,
             "DEPLOYING",
             "on its way: slow",
             SCALING.name,
             workers,
             ("s3://out/ds=b c",),
             "RUNNING",
+            a,
         ),
-        SharedEngine("ray-llm-b-0", "DELETING", "", "", {}, ()),
+        SharedEngine(b.name, "DELETING", "", "", {}, (), identity=b),
     ]
     assert len(prefixes) == 1
     monkeypatch.setattr(serve_apps, "_is_serve_running", lambda: False)
@@ -260,10 +263,10 @@ def test_engines_are_listed_with_their_workers_and_users(
     [
         ({}, [], False),
         ({"RUNNING": 1}, [], True),
-        ({"STARTING": 1}, [("SERVE_REPLICA::ray-llm-m-0#d#1", "PENDING_CREATION", None)], False),
-        ({"STARTING": 1}, [("SERVE_REPLICA::ray-llm-m-0#d#1", "PENDING_CREATION", 17)], True),
-        ({"STARTING": 1}, [("SERVE_REPLICA::ray-llm-m-0#d#1", "DEAD", 17)], False),
-        ({"STARTING": 1}, [("SERVE_REPLICA::ray-llm-m-01#d#1", "ALIVE", 17)], False),
+        ({"STARTING": 1}, [(f"SERVE_REPLICA::{ENGINE.name}#d#1", "PENDING_CREATION", None)], False),
+        ({"STARTING": 1}, [(f"SERVE_REPLICA::{ENGINE.name}#d#1", "PENDING_CREATION", 17)], True),
+        ({"STARTING": 1}, [(f"SERVE_REPLICA::{ENGINE.name}#d#1", "DEAD", 17)], False),
+        ({"STARTING": 1}, [(f"SERVE_REPLICA::{ENGINE.name}1#d#1", "ALIVE", 17)], False),
         ({"STARTING": 1}, None, True),  # without a dashboard
     ],
 )
@@ -304,7 +307,7 @@ def test_engine_that_does_not_stop_is_an_error_and_force_kills_no_other(
         def engines(self) -> list[SharedEngine]:
             return list(self.present)
 
-    ours, others = (f"SERVE_REPLICA::ray-llm-m-{n}#d#1" for n in ("0", "01"))
+    ours, others = (f"SERVE_REPLICA::{ENGINE.name}{n}#d#1" for n in ("", "1"))
     names = [("serve", ours), ("serve", others), ("mine", ours)]
     actors = [{"namespace": namespace, "name": name} for namespace, name in names]
     deleted: list[str] = []
@@ -392,14 +395,3 @@ def test_engines_scale_to_zero_unless_they_are_kept() -> None:
     assert (scaling.options()["target_ongoing_requests"], scaling.options()["downscale_delay_s"]) == (32, 90)
     kept = Scaling((2, 4), 32, None)
     assert (kept.name, kept.options()["min_replicas"]) == ("workers-2-to-4-idle-kept", 2)
-
-
-@pytest.mark.parametrize(
-    ("model", "name"),
-    [
-        ("meta-llama/Llama-3.1-8B-Instruct", "ray-llm-Llama-3.1-8B-Instruct-0123"),
-        ("/models/mine#1 (new)/", "ray-llm-mine-1-new--0123"),
-    ],
-)
-def test_engines_are_named_after_their_model(model: str, name: str) -> None:
-    assert engine_name(model, "0123") == name

@@ -44,7 +44,10 @@ class FakeServe(ServeApps):
     def register_user(self, engine: str, slice_path: str, model_token: str = "") -> tuple[Any, str]:
         self.model_token = model_token
         self.used.append(engine)
-        return SimpleNamespace(remove=lambda: self.left.append(engine)), f"0 {slice_path}"
+        return SimpleNamespace(), f"0 {slice_path}"
+
+    def end_use(self, engine: str, mark: Any) -> None:
+        self.left.append(engine)
 
     def ensure_running(self, *arguments: Any, **options: Any) -> None:
         self.ensured.append(arguments)

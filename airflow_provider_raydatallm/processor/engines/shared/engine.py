@@ -279,7 +279,7 @@ class SharedVllmEngine(VllmEngine):
     def stop(self) -> None:
         super().stop()
         if self._user is not None:
-            self._user[0].remove()
+            serve_apps.SERVE.end_use(self.name, self._user[0])
         self._user = self._covering = None
         self._seen = _Observations(Poll(self._look))
 

@@ -35,6 +35,8 @@ T = TypeVar("T")
 _ENGINES = ClusterStore.of_kind("engine")
 #: What each runs (`Identity`).
 _IDENTITIES = ClusterStore.of_kind("engine-identity")
+#: When a slice last began or ended to use each, in seconds since 1970.
+_USED = ClusterStore.of_kind("engine-used")
 _USER = "user "
 _LOCK = "shared engines"
 _SERVE_NAMESPACE = "serve"
@@ -62,7 +64,8 @@ _UPSCALE_SECONDS = 10.0
 @dataclass(frozen=True)
 class SharedEngine:
     """scaling: the name of its `Scaling`. workers: their number by state (RUNNING, STARTING, ...). users:
-    slices that use it now. trigger: what made Serve set the status. identity: None of one that is ending."""
+    slices that use it now. trigger: what made Serve set the status. identity: None of one that is ending.
+    idle_s: seconds since a slice used it; of one whose last slice died, since that slice began."""
 
     name: str
     status: str
@@ -72,6 +75,7 @@ class SharedEngine:
     users: tuple[str, ...]
     trigger: str = ""
     identity: Identity | None = None
+    idle_s: float = 0.0
 
     @property
     def limit(self) -> float:
@@ -140,7 +144,10 @@ class ServeApps:
             status = str(app.status.value)
             scaling = deployment.rpartition("-")[0]
             identity = Identity.from_json(text) if (text := _IDENTITIES.get(name)) else None
-            engines.append(SharedEngine(name, status, message, scaling, workers, users, trigger, identity))
+            idle_s = 0.0 if users else max(0.0, time.time() - float(_USED.get(name) or time.time()))
+            engines.append(
+                SharedEngine(name, status, message, scaling, workers, users, trigger, identity, idle_s)
+            )
         return engines
 
     def engine(self, name: str) -> SharedEngine | None:
@@ -156,7 +163,17 @@ class ServeApps:
         :param model_token: the model hub's, lent to workers that start while the mark is there.
         """
         user = f"{uuid.uuid4().hex[:8]} {slice_path}"
-        return marks.Mark.set(f"{_USER}{engine} {user}", model_token), user
+        mark = marks.Mark.set(f"{_USER}{engine} {user}", model_token)
+        self._note_use(engine)
+        return mark, user
+
+    def end_use(self, engine: str, mark: marks.Mark) -> None:
+        self._note_use(engine)
+        mark.remove()
+
+    def _note_use(self, engine: str) -> None:
+        if _ENGINES.get(engine) is not None:  # else its key would be left
+            _USED.put(engine, str(time.time()))
 
     def model_token(self, engine: str) -> str | None:
         """The model hub's token of a job that uses the engine, if one has any."""
@@ -223,6 +240,7 @@ class ServeApps:
             own_name = f"{scaling.name}-{uuid.uuid4().hex[:8]}"
             _ENGINES.put(name, own_name)
             _IDENTITIES.put(name, identity.to_json())
+            self._note_use(name)
             deployment = serve.deployment(
                 worker,
                 name=own_name,
@@ -258,7 +276,8 @@ class ServeApps:
             return True
 
     def stop_idle_engine(self, *, keep: str | None = None) -> None:
-        """Makes room: stops one engine that has workers but no users, if there is one.
+        """Makes room: stops one engine that has workers but no users, if there is one: the one idle longest.
+        A slice that begins to use it at this moment starts it again (`ensure_running`).
 
         :param keep: name of an engine not to stop.
         """
@@ -266,7 +285,7 @@ class ServeApps:
             engines = self.engines()
         except Exception:  # Serve's controller is restarting
             return
-        for engine in engines:
+        for engine in sorted(engines, key=lambda e: -e.idle_s):
             with contextlib.suppress(SliceError):
                 is_idle = engine.workers and not engine.users and engine.name != keep
                 if is_idle and self.stop_engine(engine.name):
@@ -296,7 +315,7 @@ class ServeApps:
                 message = f"the shared engine {name} did not stop within {_DELETE_SECONDS:g} s"
                 raise SliceError(message, kind="engine")
             time.sleep(0.5)
-        for store in (_ENGINES, _IDENTITIES):
+        for store in (_ENGINES, _IDENTITIES, _USED):
             store.delete(name)
 
     def _delete_unused(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import Enum
@@ -160,15 +161,17 @@ def test_engine_in_use_is_stopped_by_force_only(
     assert apps.deleted == ([(ENGINE.name, options.get("force", False))] if is_deleted else [])
 
 
-def test_one_idle_engine_makes_room() -> None:
+def test_engine_that_is_idle_longest_makes_room() -> None:
     def engine(name: str, **fields: Any) -> SharedEngine:
         return replace(ENGINE, name=name, **fields)
 
-    idle = [engine("b"), engine("c")]
-    apps = FakeApps(engine("none", workers={}), engine("used", users=("a",)), *idle)
+    idle = [engine("c", idle_s=30.0), engine("b", idle_s=50.0), engine("d", idle_s=40.0)]
+    apps = FakeApps(engine("none", workers={}, idle_s=90.0), engine("used", users=("a",)), *idle)
     apps.stop_idle_engine(keep="b")
     apps.stop_idle_engine()
-    assert apps.deleted == [("c", False), ("b", False)]
+    apps.stop_idle_engine()
+    apps.stop_idle_engine()
+    assert [name for name, _ in apps.deleted] == ["d", "b", "c"]
 
     class StuckApps(FakeApps):
         def _delete(self, name: str, *, force: bool = False) -> None:
@@ -178,7 +181,20 @@ def test_one_idle_engine_makes_room() -> None:
 
     apps = StuckApps(*idle)
     apps.stop_idle_engine()
-    assert apps.deleted == [("c", False)]
+    assert apps.deleted == [("d", False)]
+
+    class LateUserApps(FakeApps):
+        """Somebody begins to use the engine after it was chosen."""
+
+        @contextlib.contextmanager
+        def _lock(self) -> Iterator[None]:
+            self.present = [replace(e, users=("a",)) if e.name == "b" else e for e in self.present]
+            with super()._lock():
+                yield
+
+    apps = LateUserApps(*idle)
+    apps.stop_idle_engine()
+    assert apps.deleted == [("d", False)]
 
     class UnreachableApps(FakeApps):
         def engines(self) -> list[SharedEngine]:
@@ -210,6 +226,8 @@ def test_engines_are_listed_with_their_workers_and_users(
 ) -> None:
     """And nothing that is named as they are, or that took the name of one that is gone."""
     prefixes: list[str] = []
+    now = time.time()
+    monkeypatch.setattr("time.time", lambda: now)
     a, b, taken = (Identity(model, {"model": model}, "f") for model in ("a", "b", "taken"))
 
     def named(prefix: str) -> list[str]:
@@ -254,6 +272,9 @@ def test_engines_are_listed_with_their_workers_and_users(
         SharedEngine(b.name, "DELETING", "", "", {}, (), identity=b),
     ]
     assert len(prefixes) == 1
+    monkeypatch.setattr(marks, "marks", lambda prefix: [])
+    monkeypatch.setattr("time.time", lambda: now + 90)
+    assert [e.idle_s for e in serve_apps.SERVE.engines()] == [90, 90]
     monkeypatch.setattr(serve_apps, "_is_serve_running", lambda: False)
     assert serve_apps.SERVE.engines() == []
 

@@ -58,7 +58,7 @@ class Engine(TypedDict, total=False):
     :param idle_timeout: idle time after which a shared engine ends; None or "never". It ends sooner when
         another engine needs its resources. Default: 10 minutes. (Of kind `vllm`.)
     :param max_shared: shared engines on the cluster above which this slice queues before it starts another.
-        (Of kind `vllm`.)
+        Default: as many as its GPUs, or on CPUs the memory of its nodes, hold. (Of kind `vllm`.)
     :param processor: options of Ray Data LLM's processor, which `auto` then selects: its stages
         (`tokenize_stage={"concurrency": 4}`), `placement_group_config`, `preprocess_map_kwargs`,
         `postprocess_map_kwargs`. (Of kind `ray_data_llm`.)

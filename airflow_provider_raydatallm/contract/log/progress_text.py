@@ -100,7 +100,10 @@ def waiting_text(waiting: dict[str, Any]) -> str:
     """Such as `waited 95 s for 4 GPUs and 9 CPUs at once, 2 GPUs and 30 CPUs are free, behind s3://...`."""
 
     def amounts(resources: dict[str, float]) -> str:  # GPUs first, as the scarcer ones
-        return " and ".join(f"{resources[name]:,g} {name}s" for name in sorted(resources, reverse=True))
+        return " and ".join(amount(name, resources[name]) for name in sorted(resources, reverse=True))
+
+    def amount(name: str, of_it: float) -> str:
+        return f"{of_it / 1e9:,.1f} GB of memory" if name == "memory" else f"{of_it:,g} {name}s"
 
     text = f"waited {waiting['waited_s']:,.0f} s for {amounts(waiting['needs']) or 'its turn'}"
     if waiting["free"]:

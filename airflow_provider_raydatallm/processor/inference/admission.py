@@ -152,7 +152,8 @@ class QueueSlot:
 
 
 def bundles_of(needs: Resources, accelerator_type: str | None) -> list[dict[str, float]]:
-    """Splits the resources into the smallest bundles: GPUs that belong on one node, with a CPU, then CPUs."""
+    """Splits the resources into the smallest bundles: GPUs that belong on one node, with a CPU, then CPUs,
+    with the memory of a worker."""
     bundles: list[dict[str, float]] = []
     cpus = needs.cpus
     for share in _ones(needs.gpus / needs.gpus_on_one_node):
@@ -161,7 +162,10 @@ def bundles_of(needs: Resources, accelerator_type: str | None) -> list[dict[str,
             bundle["CPU"] = min(1.0, cpus)
             cpus = round(cpus - bundle["CPU"], 4)
         bundles.append(bundle)
-    return bundles + [{"CPU": n} for n in _ones(cpus)]
+    bundles += [{"CPU": n} for n in _ones(cpus)]
+    for bundle, memory in zip(bundles, needs.memory, strict=False):
+        bundle["memory"] = memory
+    return bundles
 
 
 def _ones(amount: float) -> list[float]:
@@ -174,7 +178,8 @@ def _waiting(needs: Resources, waited_s: float, ahead: list[str]) -> dict[str, A
     import ray
 
     free = ray.available_resources()
-    needed = {name: amount for name, amount in (("CPU", needs.cpus), ("GPU", needs.gpus)) if amount}
+    amounts = {"CPU": needs.cpus, "GPU": needs.gpus, "memory": sum(needs.memory)}
+    needed = {name: amount for name, amount in amounts.items() if amount}
     return {
         "waited_s": round(waited_s, 1),
         "needs": needed,

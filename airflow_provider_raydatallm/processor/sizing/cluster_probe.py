@@ -24,7 +24,8 @@ def probe_cluster() -> ClusterFacts:
     """Reads the resources of the connected cluster."""
     import ray
 
-    gpu_nodes = [node for node in _alive_nodes() if node["Resources"].get("GPU")]
+    nodes = _alive_nodes()
+    gpu_nodes = [node for node in nodes if node["Resources"].get("GPU")]
     gpus_by_type: defaultdict[str, float] = defaultdict(float)
     for resources in (node["Resources"] for node in gpu_nodes):
         for name in resources:
@@ -35,6 +36,7 @@ def probe_cluster() -> ClusterFacts:
         max_resources=_max_resources(),
         gpus_per_node=int(max((node["Resources"]["GPU"] for node in gpu_nodes), default=0)),
         gpu_bytes=min((size for size in _call_on(gpu_memory, gpu_nodes) if size), default=None),
+        node_memory=max((node["Resources"].get("memory", 0) for node in nodes), default=0),
         gpus_by_type=gpus_by_type,
     )
 

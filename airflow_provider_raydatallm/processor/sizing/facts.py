@@ -12,13 +12,15 @@ class ClusterFacts:
     """The cluster's resources, by Ray's names.
 
     max_resources: the autoscaler's upper bounds; {} without an autoscaler, None when unknown.
-    gpu_bytes: memory of the smallest GPU. gpus_by_type: GPUs of the nodes with an accelerator type.
+    gpu_bytes: memory of the smallest GPU. node_memory: bytes of the largest node that Ray hands out; 0 when
+    unknown. gpus_by_type: GPUs of the nodes with an accelerator type.
     """
 
     resources: Mapping[str, float]
     max_resources: Mapping[str, float] | None = field(default_factory=dict)
     gpus_per_node: int = 0
     gpu_bytes: int | None = None
+    node_memory: float = 0
     gpus_by_type: Mapping[str, float] = field(default_factory=dict)
 
     def gpus_of(self, accelerator_type: str | None) -> float:
@@ -81,13 +83,15 @@ class Sizes:
 class Resources:
     """Logical CPUs and GPUs that the engine and its stages need at once in order to start.
 
-    gpus_on_one_node: how many of the GPUs must be on the same node: those of a worker.
+    gpus_on_one_node: how many of the GPUs must be on the same node: those of a worker. memory: in bytes, of
+    each worker that is to have so much of its node's.
     """
 
     cpus: float
     gpus: float
     breakdown: str
     gpus_on_one_node: int = 1
+    memory: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

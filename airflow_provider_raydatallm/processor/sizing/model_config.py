@@ -30,6 +30,8 @@ _LIMIT_COUNTS = ("llama4", "nomic")
 _LENGTH_FREE = frozenset({"default", "linear", "llama3", "yarn", "dynamic"})
 #: Share of vLLM's memory for activations: neither weights nor cache.
 _ACTIVATIONS = 0.05
+#: Of the processes of an engine on CPUs, with torch and vLLM in each, beside its weights and its cache.
+_CPU_PROCESSES = 1.5e9
 #: vLLM's default gpu_memory_utilization.
 UTILIZATION = 0.9
 
@@ -104,6 +106,18 @@ def is_quantized_model(model_source: str, engine_kwargs: Mapping[str, Any]) -> b
     """Returns whether the arguments or the model's local files, if any, name a quantization."""
     config = load_config(model_source, engine_kwargs) or {}
     return bool(engine_kwargs.get("quantization") or config.get("quantization_config"))
+
+
+def cpu_engine_bytes(
+    model_source: str, engine_kwargs: Mapping[str, Any], file_bytes: int, cache_bytes: float
+) -> int:
+    """Returns about what an engine on CPUs holds of its node's memory.
+
+    :param file_bytes: of all the model's files: its weights, where its configuration does not say more.
+    """
+    config = read_model_config(model_source, engine_kwargs)
+    weights = config.weight_bytes if config is not None else None
+    return int((file_bytes if weights is None else weights) + cache_bytes + _CPU_PROCESSES)
 
 
 def answers_depend_on_limit(model_source: str, engine_kwargs: Mapping[str, Any]) -> bool:

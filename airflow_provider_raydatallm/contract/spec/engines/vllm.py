@@ -44,7 +44,8 @@ class Vllm(CachingEngine, ClusterEngine):
     max_shared: int | None = leaf(
         None,
         affects=Affects.NOTHING,
-        doc="shared engines on the cluster above which this slice queues before it starts another.",
+        doc="shared engines on the cluster above which this slice queues before it starts another. Default: "
+        "as many as its GPUs, or on CPUs the memory of its nodes, hold.",
         ge=1,
     )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
 
@@ -27,8 +28,11 @@ from airflow_provider_raydatallm.processor.ray_runtime.bounded_calls import Poll
 from airflow_provider_raydatallm.processor.ray_runtime.bytecode import BYTECODE_VARIABLES
 from airflow_provider_raydatallm.processor.ray_runtime.marks import Mark
 from airflow_provider_raydatallm.processor.sizing.cluster_probe import model_files
-from airflow_provider_raydatallm.processor.sizing.facts import Resources, SizingInputs
-from airflow_provider_raydatallm.processor.sizing.model_config import answers_depend_on_limit
+from airflow_provider_raydatallm.processor.sizing.facts import ClusterFacts, Resources, SizingInputs
+from airflow_provider_raydatallm.processor.sizing.model_config import (
+    answers_depend_on_limit,
+    cpu_engine_bytes,
+)
 from airflow_provider_raydatallm.processor.sizing.sizes import BATCH, default_workers
 
 #: Parts of a job's environment that are its own: code that the engine does not run, and variables that differ
@@ -71,6 +75,7 @@ class SharedVllmEngine(VllmEngine):
         super().__init__(job, rows)
         self._user: tuple[Mark, str] | None = None
         self._covering: Identity | None = None
+        self._worker_memory = 0
         self._seen = _Observations(Poll(self._look))
 
     @property
@@ -83,7 +88,29 @@ class SharedVllmEngine(VllmEngine):
             # As many as the cluster has: Serve starts those that there is work for.
             cluster_gpus = int(facts.cluster.gpus_of(self.job.engine.gpu))
             self._workers_auto = default_workers(cluster_gpus, self.gpus_per_worker, sys.maxsize)
+        if facts.cluster is not None and self.on_cpu:
+            self._worker_memory = self._choose_memory(facts.cluster)
         self._eager = self.on_cpu  # it lives long enough for compiling to pay off
+
+    def _choose_memory(self, cluster: ClusterFacts) -> int:
+        """Bytes that a worker reserves, so that no more engines stay than its node's memory holds: Ray counts
+        GPUs for those on GPUs. One that may be alone always has room."""
+        source, kwargs = self.job.model_source, self.engine_kwargs
+        file_bytes = sum(size for files in model_files(source)[:1] for _, size, _ in files)
+        cache_gib = float({**self.env, **os.environ}["VLLM_CPU_KVCACHE_SPACE"] or 0)
+        cache_bytes = float(kwargs.get("kv_cache_memory_bytes") or cache_gib * (1 << 30))
+        of_all = cluster.resources.get("memory", 0) / self.workers[0]
+        holds = cpu_engine_bytes(source, kwargs, file_bytes, cache_bytes)
+        return int(min(holds, cluster.node_memory, of_all))
+
+    @property
+    def resources(self) -> Resources:
+        found = super().resources
+        if not self._worker_memory:
+            return found
+        memory = (self._worker_memory,) * self.workers[0]
+        breakdown = f"{found.breakdown}, {self._worker_memory / 1e9:.1f} GB of memory for each engine worker"
+        return replace(found, memory=memory, breakdown=breakdown)
 
     @cached_property
     def _own_identity(self) -> Identity:
@@ -188,6 +215,7 @@ class SharedVllmEngine(VllmEngine):
             (self._arguments(),),
             bundles=self.placement.bundles,
             **{name: value for name, value in self.placement.actor.items() if value is not None},
+            **({"memory": self._worker_memory} if self._worker_memory else {}),
             runtime_env=self._runtime_env(),
         )
         self._seen.deployed = True

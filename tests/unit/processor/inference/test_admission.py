@@ -35,6 +35,11 @@ def test_gpus_of_a_worker_are_requested_on_one_node() -> None:
     assert bundles_of(needs, "L4") == [whole, whole, {"CPU": 1}, {"CPU": 1}]
 
 
+def test_memory_of_each_worker_is_requested_on_one_node() -> None:
+    needs = Resources(cpus=3, gpus=0, breakdown="", memory=(4_000, 4_000))
+    assert bundles_of(needs, None) == [{"CPU": 1, "memory": 4_000}] * 2 + [{"CPU": 1}]
+
+
 def test_waiting_job_logs_its_needs_and_the_jobs_ahead() -> None:
     waiting = {
         "step": "queued", "waited_s": 95.4, "needs": {"CPU": 9, "GPU": 4}, "free": {"CPU": 30.5, "GPU": 2},
@@ -44,6 +49,8 @@ def test_waiting_job_logs_its_needs_and_the_jobs_ahead() -> None:
         "queued: waited 95 s for 4 GPUs and 9 CPUs at once, 2 GPUs and 30.5 CPUs are free, "
         "behind s3://lake/out/ds=2026-01-30 and 1 more"
     )
+    memory = progress_text({**waiting, "needs": {"memory": 3.6e9}, "free": {"memory": 0}, "ahead": []})
+    assert memory == "queued: waited 95 s for 3.6 GB of memory at once, 0.0 GB of memory are free"
     alone = progress_text({**waiting, "needs": {"CPU": 3}, "free": {"CPU": 0}, "ahead": []})
     assert alone == "queued: waited 95 s for 3 CPUs at once, 0 CPUs are free"
 

@@ -12,6 +12,7 @@ from airflow_provider_raydatallm.processor.sizing.model_config import (
     answers_depend_on_limit,
     cache_bytes,
     could_use_fp8,
+    cpu_engine_bytes,
     is_quantized_model,
     parse_model_config,
     read_model_config,
@@ -63,6 +64,15 @@ def test_quantization_comes_from_arguments_or_model_files(tmp_path: Path) -> Non
     (tmp_path / "config.json").write_text(json.dumps({**LLAMA_8B, "quantization_config": {"bits": 4}}))
     assert is_quantized_model(str(tmp_path), {})
     assert not is_quantized_model("meta-llama/Llama-3.1-8B", {})  # not on this machine
+
+
+def test_engine_on_cpus_holds_its_weights_its_cache_and_its_processes(tmp_path: Path) -> None:
+    def holds(**kwargs: Any) -> float:
+        return cpu_engine_bytes(str(tmp_path), kwargs, file_bytes=500_000_000, cache_bytes=2e9)
+
+    assert holds() == 4e9  # by the files' size: nothing says what is in them
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA_8B))
+    assert holds(dtype="float32") == pytest.approx(32.12e9 + 3.5e9, rel=0.01)
 
 
 @pytest.mark.parametrize(("config", "depend"), [

@@ -232,6 +232,28 @@ def test_engine_on_cpus_holds_no_gpu(
     assert serve.options["runtime_env"]["env_vars"]["VLLM_CPU_KVCACHE_SPACE"] == "2"
 
 
+@pytest.mark.parametrize(("node", "cluster", "workers", "each"), [
+    (64e9, 64e9, 1, 3_647_483_648), (64e9, 64e9, 2, 3_647_483_648), (3e9, 9e9, 1, 3_000_000_000),
+    (6e9, 6e9, 2, 3_000_000_000), (0, 0, 1, 0),  # of a node that Ray counts no memory for
+])  # fmt: skip
+def test_engine_on_cpus_reserves_memory_but_one_alone_has_room(
+    serve: FakeServe, started: Make, monkeypatch: pytest.MonkeyPatch,
+    node: float, cluster: float, workers: int, each: int,
+) -> None:  # fmt: skip
+    monkeypatch.delenv("VLLM_CPU_KVCACHE_SPACE", raising=False)
+    monkeypatch.setattr(
+        "airflow_provider_raydatallm.processor.engines.vllm.engine_base.vllm_is_cpu_build", lambda kind: True
+    )
+    engine = started(engine__workers=workers)
+    facts = ClusterFacts({"CPU": 64, "memory": cluster}, {}, node_memory=node)
+    engine.choose_sizes(SizingInputs(facts))
+    assert engine.resources.memory == ((each,) * workers if each else ())
+    engine._start()
+    assert serve.options.get("memory", 0) == each
+    serve.present = [replace(ENGINE, scaling=engine._scaling.name)]
+    assert engine.resources_needed_now.memory == ()
+
+
 def test_engine_scales_to_all_gpus_and_compiles_for_any_slice(make: Make) -> None:
     engine = make(rows=100, engine__workers="auto")
     engine.choose_sizes(SizingInputs(ClusterFacts({"CPU": 64, "GPU": 8}, {}, 8, 80_000_000_000)))

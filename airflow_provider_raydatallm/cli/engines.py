@@ -20,7 +20,11 @@ def add_commands(commands: Commands) -> None:
     engines = commands.add_parser("engines", help="the shared engines of a cluster", description=__doc__)
     actions = engines.add_subparsers(dest="action", required=True)
     for name, run, what in (
-        ("list", _list, "list engines with their workers and the slices that use them"),
+        (
+            "list",
+            _list,
+            "list engines: what they run and hold, how long they are idle, which slices use them",
+        ),
         ("stop", _stop, "stop engines and free their resources"),
     ):
         add_address(add_command(actions, name, run, what))
@@ -33,6 +37,8 @@ def add_commands(commands: Commands) -> None:
 
 
 def _list(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.processor.engines.shared.holdings import holdings_text
+
     engines = _get_engines()
     if args.json:
         print_json([asdict(engine) for engine in engines])
@@ -41,7 +47,10 @@ def _list(args: argparse.Namespace) -> int:
         say("no shared engine is on this cluster")
     for engine in engines:
         workers = ", ".join(f"{count} {state.lower()}" for state, count in engine.workers.items())
-        say(f"{engine.name}: {engine.status.lower()}, {workers or 'no worker'} ({engine.scaling})")
+        state = f"{engine.status.lower()}, {workers or 'no worker'} ({engine.scaling})"
+        say(f"{engine.name}: {state}, {holdings_text(engine)}")
+        if engine.identity is not None:
+            say(f"  runs {engine.identity}")
         for user in engine.users:
             say(f"  used by {user}")
     return 0

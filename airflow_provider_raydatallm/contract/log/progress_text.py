@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_raydatallm.contract.log.plain_text import plain_lines, plain_text
@@ -99,15 +100,19 @@ def plan_lines(progress: dict[str, Any]) -> list[str]:
 def waiting_text(waiting: dict[str, Any]) -> str:
     """Such as `waited 95 s for 4 GPUs and 9 CPUs at once, 2 GPUs and 30 CPUs are free, behind s3://...`."""
 
-    def amounts(resources: dict[str, float]) -> str:  # GPUs first, as the scarcer ones
-        return " and ".join(amount(name, resources[name]) for name in sorted(resources, reverse=True))
-
-    def amount(name: str, of_it: float) -> str:
-        return f"{of_it / 1e9:,.1f} GB of memory" if name == "memory" else f"{of_it:,g} {name}s"
-
-    text = f"waited {waiting['waited_s']:,.0f} s for {amounts(waiting['needs']) or 'its turn'}"
+    text = f"waited {waiting['waited_s']:,.0f} s for {amounts_text(waiting['needs']) or 'its turn'}"
     if waiting["free"]:
-        text += f" at once, {amounts(waiting['free'])} are free"
+        text += f" at once, {amounts_text(waiting['free'])} are free"
     if ahead := list(waiting["ahead"]):
         text += f", behind {ahead[0]}" + (f" and {len(ahead) - 1} more" if len(ahead) > 1 else "")
     return plain_text(text)
+
+
+def amounts_text(resources: Mapping[str, float]) -> str:
+    """Such as `4 GPUs and 9 CPUs`: memory first, then GPUs, as the scarcer ones."""
+
+    def amount(name: str) -> str:
+        of_it = resources[name]
+        return f"{of_it / 1e9:,.1f} GB of memory" if name == "memory" else f"{of_it:,g} {name}s"
+
+    return " and ".join(map(amount, sorted(resources, reverse=True)))

@@ -102,7 +102,8 @@ _CAUSES = (
         "Check the packages in runtime_env; better still, install them on the cluster's nodes"),
 )
 
-_DEATHS = (
+#: Of a process that Ray, or its node, killed for the memory that others lacked.
+_MEMORY_DEATHS = (
     _Pattern("engine",
         r"running low on memory",
         "The node ran out of memory: use nodes with more memory, or fewer engine.workers"),
@@ -110,6 +111,10 @@ _DEATHS = (
         r"exit code (?:137|-9)\b|Failed core proc\(s\): \{[^}\n]{0,40}: -9\}",
         "Its node kills a process when memory runs out, as `dmesg` there says; so may a person or a "
         "platform. A retry can succeed"),
+)
+
+_DEATHS = (
+    *_MEMORY_DEATHS,
     _Pattern("engine",
         r"node has died|node was terminated|NodeDiedError|LocalRayletDiedError|preempted",
         "The cluster lost a node: a retry can succeed"),
@@ -145,6 +150,12 @@ def classify(root: str) -> Failure:
     if pattern is None:
         return Failure("transient", first_line(root), cause=root)
     return Failure(pattern.kind, first_line(root), advice=(pattern.advice,), cause=root)
+
+
+def is_out_of_memory(failure: Failure) -> bool:
+    """Whether a GPU's or a node's memory ran out, or may have."""
+    words = f"{failure.sentence}\n{failure.cause}"
+    return failure.kind == "gpu_memory" or any(re.search(p.pattern, words) for p in _MEMORY_DEATHS)
 
 
 def signal_failure(process: str, exit_code: int) -> Failure | None:

@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import 
     sample_token_lengths,
 )
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
+from airflow_provider_raydatallm.processor.engines.shared.holdings import name_engines_that_hold_memory
 from airflow_provider_raydatallm.processor.inference import pipeline
 from airflow_provider_raydatallm.processor.inference.admission import QueueSlot, admit
 from airflow_provider_raydatallm.processor.inference.death_error import ROW_ADVICE, death_error
@@ -190,6 +191,9 @@ class RayCluster:
             with starting():
                 engine.on_admitted()
             _answer(run, slot, on_update)
+        except Exception as e:
+            name_engines_that_hold_memory(e, engine)
+            raise
         finally:
             slot.release()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -18,11 +19,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
-from airflow_provider_raydatallm.exceptions import RayEngineDiedError, RayLLMJobError, RayModelNotFoundError
+from airflow_provider_raydatallm.exceptions import (
+    RayEngineDiedError,
+    RayLLMJobError,
+    RayModelNotFoundError,
+    RayOutOfMemoryError,
+)
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from tests.support.engine_processes import end_engines, processes
-from tests.support.slices import PROGRAM, WARM_ENGINE, Ask, fragments, rows_in
+from tests.support.slices import PROGRAM, STUB, WARM_ENGINE, Ask, fragments, rows_in
 from tests.support.waiting import in_thread, wait_for
 
 #: So many tokens take the tiny model seconds, and on a slow machine no minutes.
@@ -203,6 +209,34 @@ def test_whatever_dies_or_hangs_of_a_shared_engine_the_slice_is_finished(
     others = processes(ray_head, victim)
     assert others
     assert {p.pid for p in others}.isdisjoint(p.pid for p in victims)
+
+
+#: An engine of one's own, which finds no memory.
+POOR = """
+from stub_engine import StubEngine
+
+class Poor(StubEngine):
+    def answer_requests(self, requests, deliver):
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2 GiB")
+"""
+
+
+def test_run_that_has_no_memory_names_the_engine_that_holds_some(
+    asked: Ask, ray_head: LocalHead, tmp_path: Path
+) -> None:
+    asked("a", [8], engine__kwargs=WARM_ENGINE)
+    there = listed()
+    assert there["identity"]["arguments"]["max_model_len"] == 256
+    assert there["worker"]["memory"] > 2e9
+    [state, runs] = engines("list").splitlines()
+    assert f"holds {there['worker']['memory'] / 1e9:.1f} GB of memory, idle for " in state
+    assert re.search(r"/model with .*max_model_len=256", runs)
+    (tmp_path / "poor.py").write_text(POOR)
+    code = {**STUB, "engine": "poor:Poor", "code_paths": [*STUB["code_paths"], f"{tmp_path}/poor.py"]}
+    with pytest.raises(RayOutOfMemoryError) as caught:
+        asked("b", [8], **code, engine__kwargs={}, sampling_params={})
+    named = caught.value.failure.advice[1]
+    assert re.match(f"Shared engines hold memory, too: {there['name']} .holds .*, idle for ", named)
 
 
 def test_engines_end_when_they_are_told_to_and_a_users_application_does_not(

@@ -12,12 +12,17 @@ from airflow_provider_raydatallm.cli import engines as engines_cli
 from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.engines.shared import serve_apps
+from airflow_provider_raydatallm.processor.engines.shared.identity import Identity
 from airflow_provider_raydatallm.processor.engines.shared.serve_apps import SharedEngine
 
-IDLE = SharedEngine("ray-llm-idle-0", "RUNNING", "", "workers-1-to-1-idle-600-s", {}, ())
+IDLE = SharedEngine(
+    "ray-llm-idle-0", "RUNNING", "", "workers-1-to-1-idle-600-s", {}, (), idle_s=1234.5,
+    identity=Identity("org/m", {"model": "org/m", "disable_log_stats": True, "max_model_len": 256}, "f"),
+)  # fmt: skip
 USED = SharedEngine(
-    "ray-llm-used-0", "DEPLOYING", "", "workers-1-to-2-idle-kept", {"RUNNING": 1, "STARTING": 1}, ("s3://a",)
-)
+    "ray-llm-used-0", "DEPLOYING", "", "workers-1-to-2-idle-kept", {"RUNNING": 1, "STARTING": 1}, ("s3://a",),
+    identity=Identity("org/m", {"model": "org/m"}, "f"), worker={"memory": 3.6e9},
+)  # fmt: skip
 STUCK = replace(IDLE, name="ray-llm-stuck-0")
 SetEngines = Callable[..., None]
 
@@ -45,8 +50,11 @@ def test_engines_are_listed_with_workers_and_users(
     set_engines(IDLE, USED)
     assert main(["engines", "list"]) == 0
     assert capsys.readouterr().out.splitlines() == [
-        "ray-llm-idle-0: running, no worker (workers-1-to-1-idle-600-s)",
-        "ray-llm-used-0: deploying, 1 running, 1 starting (workers-1-to-2-idle-kept)",
+        "ray-llm-idle-0: running, no worker (workers-1-to-1-idle-600-s), idle for 1,234 s",
+        "  runs org/m with max_model_len=256",
+        "ray-llm-used-0: deploying, 1 running, 1 starting (workers-1-to-2-idle-kept), "
+        "holds 7.2 GB of memory, in use",
+        "  runs org/m",
         "  used by s3://a",
     ]
     assert main(["engines", "list", "--json"]) == 0

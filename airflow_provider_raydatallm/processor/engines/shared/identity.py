@@ -14,6 +14,8 @@ from typing import Any
 from airflow_provider_raydatallm.contract.log.secret_shapes import is_secret_name
 
 _LIMIT = "max_model_len"
+#: The same for each engine, or in its model's name.
+_NOT_SHOWN = frozenset({"model", "disable_log_stats"})
 #: The provider's own code.
 _INSTALLED = Path(__file__).parents[3]
 
@@ -38,6 +40,10 @@ class Identity:
         code = _hash_files(_INSTALLED) if package_of_this_code() is None else None
         family = _hash([model, must_be_equal, others, code])
         return cls(model, {n: v for n, v in arguments.items() if not is_secret_name(n)}, family)
+
+    def __str__(self) -> str:
+        shown = [f"{n}={v!r}" for n, v in self.arguments.items() if n not in _NOT_SHOWN]
+        return f"{self.model}{' with ' if shown else ''}{', '.join(shown)}"
 
     @property
     def limit(self) -> int | None:

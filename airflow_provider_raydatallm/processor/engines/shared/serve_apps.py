@@ -10,6 +10,7 @@ may stop to make room.
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import math
 import os
@@ -18,7 +19,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from airflow_provider_raydatallm.contract.job.environment import inherited
@@ -35,6 +36,8 @@ T = TypeVar("T")
 _ENGINES = ClusterStore.of_kind("engine")
 #: What each runs (`Identity`).
 _IDENTITIES = ClusterStore.of_kind("engine-identity")
+#: What each of its workers holds: GPUs, and bytes of memory.
+_WORKERS = ClusterStore.of_kind("engine-worker")
 #: When a slice last began or ended to use each, in seconds since 1970.
 _USED = ClusterStore.of_kind("engine-used")
 _USER = "user "
@@ -65,7 +68,9 @@ _UPSCALE_SECONDS = 10.0
 class SharedEngine:
     """scaling: the name of its `Scaling`. workers: their number by state (RUNNING, STARTING, ...). users:
     slices that use it now. trigger: what made Serve set the status. identity: None of one that is ending.
-    idle_s: seconds since a slice used it; of one whose last slice died, since that slice began."""
+    idle_s: seconds since a slice used it; of one whose last slice died, since that slice began. worker:
+    resources that each worker holds.
+    """
 
     name: str
     status: str
@@ -76,6 +81,13 @@ class SharedEngine:
     trigger: str = ""
     identity: Identity | None = None
     idle_s: float = 0.0
+    worker: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def holds(self) -> dict[str, float]:
+        """GPUs, and bytes of memory: what Ray reserves for its workers."""
+        workers = sum(self.workers.values())
+        return {name: amount * workers for name, amount in self.worker.items() if workers}
 
     @property
     def limit(self) -> float:
@@ -145,8 +157,9 @@ class ServeApps:
             scaling = deployment.rpartition("-")[0]
             identity = Identity.from_json(text) if (text := _IDENTITIES.get(name)) else None
             idle_s = 0.0 if users else max(0.0, time.time() - float(_USED.get(name) or time.time()))
+            held = json.loads(_WORKERS.get(name) or "{}")
             engines.append(
-                SharedEngine(name, status, message, scaling, workers, users, trigger, identity, idle_s)
+                SharedEngine(name, status, message, scaling, workers, users, trigger, identity, idle_s, held)
             )
         return engines
 
@@ -240,6 +253,7 @@ class ServeApps:
             own_name = f"{scaling.name}-{uuid.uuid4().hex[:8]}"
             _ENGINES.put(name, own_name)
             _IDENTITIES.put(name, identity.to_json())
+            _WORKERS.put(name, json.dumps(_held_by_worker(bundles, options)))
             self._note_use(name)
             deployment = serve.deployment(
                 worker,
@@ -315,7 +329,7 @@ class ServeApps:
                 message = f"the shared engine {name} did not stop within {_DELETE_SECONDS:g} s"
                 raise SliceError(message, kind="engine")
             time.sleep(0.5)
-        for store in (_ENGINES, _IDENTITIES, _USED):
+        for store in (_ENGINES, _IDENTITIES, _WORKERS, _USED):
             store.delete(name)
 
     def _delete_unused(self) -> None:
@@ -353,6 +367,11 @@ class ServeApps:
 
 #: Looked up at each use, so that tests can replace it.
 SERVE = ServeApps()
+
+
+def _held_by_worker(bundles: list[dict[str, float]], options: Mapping[str, Any]) -> dict[str, float]:
+    gpus = sum(bundle.get("GPU", 0) for bundle in bundles) or options.get("num_gpus")
+    return {n: v for n, v in (("GPU", gpus), ("memory", options.get("memory"))) if v}
 
 
 def actor_prefix(engine: str) -> str:

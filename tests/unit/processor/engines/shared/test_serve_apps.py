@@ -245,7 +245,7 @@ def test_engines_are_listed_with_their_workers_and_users(
         status_trigger=State.RUNNING,
     )
     for identity in (a, b, taken):
-        FakeApps().ensure_running(identity, SCALING, Worker, (), bundles=[], num_cpus=1)
+        FakeApps().ensure_running(identity, SCALING, Worker, (), bundles=BUNDLES, num_cpus=1, memory=4e9)
     own = deployed[0].target._bound_deployment.name
     apps = {
         "another's": app("RUNNING"),
@@ -268,11 +268,13 @@ def test_engines_are_listed_with_their_workers_and_users(
             ("s3://out/ds=b c",),
             "RUNNING",
             a,
+            worker={"GPU": 2, "memory": 4e9},
         ),
-        SharedEngine(b.name, "DELETING", "", "", {}, (), identity=b),
+        SharedEngine(b.name, "DELETING", "", "", {}, (), identity=b, worker={"GPU": 2, "memory": 4e9}),
     ]
     assert len(prefixes) == 1
     monkeypatch.setattr(marks, "marks", lambda prefix: [])
+    assert [e.holds for e in serve_apps.SERVE.engines()] == [{"GPU": 6, "memory": 12e9}, {}]
     monkeypatch.setattr("time.time", lambda: now + 90)
     assert [e.idle_s for e in serve_apps.SERVE.engines()] == [90, 90]
     monkeypatch.setattr(serve_apps, "_is_serve_running", lambda: False)

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 
 import pytest
+from airflow.dag_processing.dagbag import DagBag
 
 from airflow_provider_raydatallm.cli.main import main
 from airflow_provider_raydatallm.clusters.base import Holder, Order
@@ -11,6 +13,7 @@ from airflow_provider_raydatallm.clusters.blueprint import Blueprint
 from airflow_provider_raydatallm.clusters.kuberay.ray_job import to_ray_job
 from tests.support.kube.server import Kube, kube_server
 from tests.support.kube.tasks import CLUSTER
+from tests.support.paths import ROOT
 
 HERE = ["--namespace", "ml"]
 
@@ -62,6 +65,13 @@ def test_those_that_have_ended_are_removed_and_no_others(kube: Kube) -> None:
     assert names(kube) == ["day"]
     assert main(["clusters", "end", "day", *HERE]) == 0
     assert names(kube) == []
+
+
+def test_example_dag_removes_them(kube: Kube) -> None:
+    make(kube, "night", "Failed")
+    [task] = DagBag(str(ROOT / "dags" / "clean_clusters.py")).dags["clean_clusters"].tasks
+    program, *arguments = shlex.split(task.bash_command)
+    assert (program, main(arguments), names(kube)) == ("airflow-ray-llm", 0, [])
 
 
 @pytest.mark.parametrize(("words", "says"), [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import unquote
@@ -150,10 +150,13 @@ class Cluster(ABC):
         """Says which job the cluster was acquired for, once that is submitted: a cluster that was made for it
         may end with it. Said more than once, it changes nothing."""
 
-    def release(self, holder: Holder | None) -> None:  # noqa: B027
+    def release(self, holder: Holder | None, ended: Collection[str] = ()) -> None:  # noqa: B027
         """Notes that `holder` does not need the cluster any more; others may, such as a newer try of its
         task. The last one's release ends it where the kind `ends_when_released`. A holder that dies releases
-        nothing: such a kind has a lifetime, too."""
+        nothing: such a kind has a lifetime, too.
+
+        :param ended: further tasks, whatever their try, that have ended and may have released nothing.
+        """
 
     def held_nodes(self) -> Sequence[HeldNode]:
         """Returns those with GPUs that are there for one task alone; none where nobody knows of such."""

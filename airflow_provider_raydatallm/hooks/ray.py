@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -283,10 +283,13 @@ class RayHook(BaseHook):
         if self.ends_when_released:
             open_cluster(self._identity, self._read_connection().address).acquire(self._holder)
 
-    def release(self) -> None:
-        """Says that the holder does not need the cluster any more, which may end it."""
+    def release(self, ended: Collection[str] = ()) -> None:
+        """Says that the holder does not need the cluster any more, which may end it.
+
+        :param ended: see `Cluster.release`.
+        """
         if self.ends_when_released:
-            open_cluster(self._identity, self._read_connection().address).release(self._holder)
+            open_cluster(self._identity, self._read_connection().address).release(self._holder, ended)
 
     @property
     def engine_profiles(self) -> Mapping[str, Mapping[str, Any]]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
+from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider_raydatallm.clusters.base import ClusterStartingError, Holder, Order
 from airflow_provider_raydatallm.clusters.blueprint import Blueprint
@@ -20,13 +22,17 @@ if TYPE_CHECKING:
 
 #: Above every try's.
 _ANY_TRY = 1_000_000
+#: States of tasks that last.
+_ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
+#: How Airflow names a mapped task's instance among a run's states.
+_MAPPED = re.compile(r"(.+)_(\d+)")
 
 
 class RayClusterOperator(BaseOperator):
     """Has KubeRay make a cluster for tasks that give its name, and needs it until `ends` does.
 
     It waits for no pods: that each task does by itself. Tasks that still need the cluster when it is ended
-    keep it until they have their results.
+    keep it until they have their results; those of the run that were killed or marked need it no more.
 
         cluster = {"template": "clusters/l4.yaml", "name": "backfill"}
         make = RayClusterOperator(task_id="make_cluster", ray_conn_id="ray_kuberay", cluster=cluster)
@@ -81,9 +87,32 @@ class _EndRayClusterOperator(BaseOperator):
         setup = self._setup
         # Of the setup's own tries, some may have died before their result was kept.
         identity = RayHook(setup.ray_conn_id, order=setup._order).cluster
-        RayHook.to_cluster(identity, Holder(_key_of(context, setup.task_id), _ANY_TRY)).release()
+        hook = RayHook.to_cluster(identity, Holder(_key_of(context, setup.task_id), _ANY_TRY))
+        try:
+            ended = list(_ended_tasks(context))
+        except AirflowRuntimeError as e:
+            self.log.warning("Cannot ask Airflow which tasks have ended; what they hold stays: %s", e)
+            ended = []
+        hook.release(ended)
 
 
-def _key_of(context: Context, task_id: str) -> str:
+def _ended_tasks(context: Context) -> Iterator[str]:
+    """Yields the keys of the run's tasks that have ended."""
+    from airflow.sdk.execution_time import task_runner
+
+    if not hasattr(task_runner, "SUPERVISOR_COMMS"):
+        return  # an operator that is run by hand: Airflow does not know of it
+    ti = context["ti"]
+    states = task_runner.RuntimeTaskInstance.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id])
+    for name, state in (states.get(ti.run_id) or {}).items():
+        if getattr(state, "value", state) in _ENDED:
+            yield _key_of(context, name, -1)
+            if (mapped := _MAPPED.fullmatch(name)) and name not in context["dag"].task_dict:
+                yield _key_of(context, mapped[1], int(mapped[2]))
+
+
+def _key_of(context: Context, task_id: str, map_index: int | None = None) -> str:
+    """:param map_index: None for that of this task."""
     attempt = vars(TaskAttempt.from_task_instance(context["ti"]))
-    return task_key({**{name: str(value) for name, value in attempt.items()}, "task_id": task_id})
+    other = {"task_id": task_id} | ({} if map_index is None else {"map_index": map_index})
+    return task_key({name: str(value) for name, value in {**attempt, **other}.items()})

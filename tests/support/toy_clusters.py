@@ -3,6 +3,7 @@ to start. The package knows nothing of it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
@@ -54,8 +55,10 @@ class ToyCluster(Cluster):
             raise ClusterStartingError(f"{self.label}: the toy is being made")
         return Access(self.made[self._own].server.address)
 
-    def release(self, holder: Holder | None) -> None:
+    def release(self, holder: Holder | None, ended: Collection[str] = ()) -> None:
         if (toy := self.made.get(self._own)) is not None:
+            for task in ended:
+                toy.holders.pop(task, None)
             if holder is not None and toy.holders.get(holder.task, 0) <= holder.try_number:
                 toy.holders.pop(holder.task, None)
             if not toy.holders:

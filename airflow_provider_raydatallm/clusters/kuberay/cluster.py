@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import cached_property
 from urllib.parse import quote, unquote
 
@@ -112,6 +112,8 @@ class KubeRayCluster(Cluster):
             raise ClusterEndedError(
                 f"{self.label}: KubeRay has ended Ray cluster {self._name}: {ray_job.why_it_ended(job)}"
             )
+        if ray_job.is_ending(job) and not self._has_pods(job):
+            raise self._ended_with_job()
         if not status.get("dashboardURL"):
             waiting = self._waiting(job)
             if waiting.is_hopeless:
@@ -138,14 +140,14 @@ class KubeRayCluster(Cluster):
             return ()
         return list(filter(None, map(held_node, self._api.pods(f"ray.io/cluster={cluster}"))))
 
-    def release(self, holder: Holder | None) -> None:
+    def release(self, holder: Holder | None, ended: Collection[str] = ()) -> None:
         """Asks again where the API server fails for a moment: a shared cluster would wait for this holder."""
         if holder is None:
             return
         pause_s = _FIRST_PAUSE_S
         for tries_left in reversed(range(_TRIES)):
             try:
-                self._release(holder)
+                self._release(holder, ended)
             except RayUnreachableError as e:
                 if not tries_left:
                     raise
@@ -155,7 +157,7 @@ class KubeRayCluster(Cluster):
             else:
                 return
 
-    def _release(self, holder: Holder) -> None:
+    def _release(self, holder: Holder, ended: Collection[str]) -> None:
         """:raises ConflictError: when somebody else has changed it meanwhile."""
         own = ray_job.hash_of(holder.task)
         job = self._api.get(self._name)
@@ -164,8 +166,10 @@ class KubeRayCluster(Cluster):
         holds, version = ray_job.holds(job), str(job["metadata"]["resourceVersion"])
         if holds.get(own, 0) > holder.try_number:
             return
-        if holds.keys() - {own}:
-            changes = {"annotations": {ray_job.hold_key(own): None}, "resourceVersion": version}
+        gone = {own, *map(ray_job.hash_of, ended)}
+        if holds.keys() - gone:
+            dropped = {ray_job.hold_key(task): None for task in gone & {own, *holds}}
+            changes = {"annotations": dropped, "resourceVersion": version}
             self._api.patch(self._name, {"metadata": changes})
         else:
             self._api.delete(self._name, version)
@@ -270,6 +274,18 @@ class KubeRayCluster(Cluster):
             _waiting[key] = (now, why_it_waits(self._api, job))
         return _waiting[key][1]
 
+    def _has_pods(self, job: RayJob) -> bool:
+        """Whether there is anything of the cluster, as far as this account may know."""
+        try:
+            return bool(self._api.pods(f"ray.io/cluster={job['status']['rayClusterName']}"))
+        except RayConnectionError:
+            return True
+
+    def _ended_with_job(self) -> ClusterEndedError:
+        return ClusterEndedError(
+            f"{self.label}: KubeRay has ended Ray cluster {self._name}: its job had ended"
+        )
+
     def _address(self, job: RayJob) -> str:
         status = job["status"]
         if (template := ray_job.address_of(job)) is None:
@@ -286,6 +302,8 @@ class KubeRayCluster(Cluster):
             return ""
         name = options.get("secretName") or job["status"]["rayClusterName"]
         token = (self._api.secret(name) or {}).get("auth_token")
+        if not token and ray_job.is_ending(job):
+            raise self._ended_with_job()
         if not token:
             raise RayUnreachableError(f"{self._api.label}: Secret {name} has no auth_token yet")
         return token

@@ -3,7 +3,8 @@
 Each task is a process of its own. A file that they share is their lock, which ends with its holder. Each
 submits only after a look at the cluster's jobs of its own: it has seen those of its machine, and misses no
 more than one of each other machine. The file keeps the last look for those that find no place in it, so that
-many tasks that wait cost the cluster no more looks than one.
+many tasks that wait cost the cluster no more looks than one. Who has submitted removes it: clusters come and
+go.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ class SubmissionGate:
         self._place, self._log = place, QueueLog(log)
         self._hook = hook or RayHook(place.ray_conn_id)
         self._fd: int | None = None
+        self._path: Path | None = None
+        self._has_place = False
         self._last_contact: float | None = None
         self._began = time.monotonic()
         #: Seconds that the task waited here.
@@ -102,6 +105,7 @@ class SubmissionGate:
             else:
                 if look.has_place(passes_line=has_turn or holds):
                     self.held_s = time.monotonic() - self._began
+                    self._has_place = True
                     return True
                 self.close()
                 if not holds:
@@ -116,6 +120,9 @@ class SubmissionGate:
 
     def close(self) -> None:
         if self._fd is not None:
+            if self._has_place and self._path is not None:
+                with contextlib.suppress(OSError):
+                    self._path.unlink()
             os.close(self._fd)
             self._fd = None
 
@@ -131,12 +138,21 @@ class SubmissionGate:
 
     async def _lock(self) -> None:
         address = await asyncio.to_thread(lambda: self._hook.settings.address)
-        self._fd = fd = _open(address)
-        while True:
-            with contextlib.suppress(BlockingIOError):
-                return fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        self._fd, self._path = _open(address)
+        while not self._try_lock():
             self._place.seconds_left(self._log.waits_for)
             await asyncio.sleep(_LOCK_SECONDS)
+            if not _is_at(self._path, self._fd):  # its holder has removed it
+                os.close(self._fd)
+                self._fd, self._path = _open(address)
+
+    def _try_lock(self) -> bool:
+        assert self._fd is not None
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return _is_at(self._path, self._fd)
 
     async def _look(self, *, has_turn: bool, passes_line: bool) -> _Look:
         last = self._read()
@@ -164,17 +180,26 @@ class SubmissionGate:
         os.ftruncate(self._fd, len(content))
 
 
-def _open(address: str) -> int:
-    """Opens the file of a cluster; where that cannot be, one that nobody shares."""
+def _open(address: str) -> tuple[int, Path | None]:
+    """Opens the file of a cluster; where that cannot be, one without a path that nobody shares."""
     cluster = hashlib.sha256(address.encode()).hexdigest()[:16]
     path = Path(tempfile.gettempdir(), f"airflow-ray-llm-{os.getuid()}-{cluster}.queue")
     try:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         if os.fstat(fd).st_uid == os.getuid():
-            return fd
+            return fd, path
         os.close(fd)
     except OSError:
         pass
     fd, name = tempfile.mkstemp()
     os.unlink(name)
-    return fd
+    return fd, None
+
+
+def _is_at(path: Path | None, fd: int) -> bool:
+    if path is None:
+        return True
+    try:
+        return os.path.samestat(os.stat(path, follow_symlinks=False), os.fstat(fd))
+    except FileNotFoundError:
+        return False

@@ -20,6 +20,7 @@ from airflow.sdk import (
     task,
 )
 
+from airflow_provider_raydatallm.operators.ray_cluster import RayClusterOperator
 from airflow_provider_raydatallm.operators.ray_llm_batch import RayLLMBatchOperator
 from airflow_provider_raydatallm.operators.triggering_slices import triggering_slices
 from airflow_provider_raydatallm.task.airflow_features import HAS_EVENT_PARTITIONS
@@ -195,6 +196,17 @@ for mode in MODES:
     some = Param(["2025-01-01", "2025-01-02"], type="array", items={"type": "string"}, title="Days")
     with make("mapped", mode, params={"days": some}, schedule=None):
         RayLLMBatchOperator.partial(**arguments(mode)).expand(slice_key=days())
+
+    # All on one cluster that KubeRay makes.
+    with make("shared", mode, params={"days": some}, schedule=None):
+        on: dict[str, Any] = {
+            "ray_conn_id": "ray_kuberay",
+            "cluster": {"template": HEAD, "namespace": "ml", "name": f"shared-{mode}"},
+        }
+        retries: dict[str, Any] = {"retries": 2, "retry_delay": pendulum.duration(seconds=1)}
+        made = RayClusterOperator(task_id="make", **on, **retries)
+        shared = RayLLMBatchOperator.partial(**arguments(mode, **on)).expand(slice_key=days())
+        made >> shared >> made.ends("end", **retries)
 
     # Two tasks chained by an asset. A test unpauses the second one.
     with make("chaining", mode, params={"days": some}, schedule=None):

@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.execution_time import task_runner
 
-from airflow_provider_raydatallm.clusters.base import ClusterStartingError
+from airflow_provider_raydatallm.clusters.base import ClusterStartingError, Holder
 from airflow_provider_raydatallm.clusters.kuberay import cluster as kuberay
 from airflow_provider_raydatallm.clusters.kuberay import ray_job
 from airflow_provider_raydatallm.clusters.kuberay.api import KubernetesApi
@@ -32,6 +33,7 @@ from airflow_provider_raydatallm.task.queue import gate as submission_gate
 from airflow_provider_raydatallm.task.queue import places
 from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
 from airflow_provider_raydatallm.task.queue.line import wait_in_line
+from airflow_provider_raydatallm.task.queue.places import task_key
 from tests.support.context import StateStore, context_of
 from tests.support.fake_cluster import Log
 from tests.support.kube.events import record
@@ -182,6 +184,25 @@ def test_cluster_that_is_gone_with_its_job_is_made_for_no_look_at_it(world: Worl
     assert world.submit(later).cluster
 
 
+@pytest.mark.parametrize(("mode", "sees_pods"), [("token", True), ("token", False), ("disabled", True)])
+def test_cluster_that_kuberay_ended_with_its_job_is_waited_for_by_no_try(
+    world: World, mode: str, sees_pods: bool
+) -> None:
+    store = StateStore()
+    template = {**CLUSTER, "spec": {**CLUSTER["spec"], "authOptions": {"mode": mode}}}
+    world.submit(world.tracker("a", store, template=template))
+    world.end_job()
+    eventually(lambda: world.job["status"]["jobDeploymentStatus"] == "Complete")
+    world.kube.store.pass_time(300)
+    eventually(lambda: not world.kube.objects("pods") and not world.kube.objects("secrets"))
+    if not sees_pods:
+        world.kube.fail("list", "pods", 403, times=1000)
+    later = world.tracker("a", store, try_number=2, template=template)
+    assert later.find_job() is None
+    assert store[STATE_KEY]["phase"] == "ended"
+    assert world.submit(later).cluster
+
+
 def test_tasks_share_a_cluster_by_its_name_until_the_last_has_its_result(world: World) -> None:
     first, second = (world.tracker(key, name="backfill") for key in ("a", "b"))
     assert world.submit(first).cluster == world.submit(second).cluster
@@ -209,6 +230,27 @@ def test_cluster_of_a_setup_task_ends_with_the_last_of_teardown_and_tasks(world:
     tracker.conclude({"outcome": "published"})
     eventually(world.nothing_is_left)
     end.execute(context_of(end, StateStore()))  # as where the setup has failed
+
+
+@pytest.mark.parametrize(("name", "map_index"), [("t", -1), ("t_3", 3)])
+def test_teardown_ends_the_cluster_of_tasks_that_were_killed_or_marked(
+    world: World, monkeypatch: pytest.MonkeyPatch, name: str, map_index: int
+) -> None:
+    with DAG("backfill", schedule=None):
+        cluster = {"template": CLUSTER, "namespace": "ml", "name": "backfill"}
+        make = RayClusterOperator(task_id="make", ray_conn_id=CONNECTION, cluster=cluster)
+        end = make.ends("end")
+    states = {"make": "success", name: "running", "end": "running"}
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None, raising=False)
+    monkeypatch.setattr(task_runner.RuntimeTaskInstance, "get_task_states", lambda **_: {"r": states})
+    make.execute(context_of(make))
+    key = task_key({"dag_id": "backfill", "run_id": "r", "task_id": "t", "map_index": str(map_index)})
+    RayHook.to_cluster(f"kuberay:{CONNECTION}@kubernetes_default/ml/backfill", Holder(key, 2)).hold()
+    end.execute(context_of(end))
+    assert len(ray_job.holds(world.job)) == 1  # a task that runs
+    states[name] = "failed"
+    end.execute(context_of(end))
+    eventually(world.nothing_is_left)
 
 
 def test_cluster_of_another_template_is_not_shared(world: World) -> None:

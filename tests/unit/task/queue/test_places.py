@@ -157,6 +157,16 @@ def test_tasks_of_one_machine_take_the_places_that_there_are(cluster: FakeCluste
     assert sum(run(all_at_once())) == len(cluster.jobs) == LIMIT
 
 
+def test_tasks_that_have_submitted_leave_no_file(cluster: FakeCluster, tmp_path: Path) -> None:
+    async def all_at_once() -> list[bool]:
+        return await asyncio.gather(
+            *(submit(place(f"t{i}"), has_turn=True, holds=True) for i in range(LIMIT))
+        )
+
+    assert all(run(all_at_once()))
+    assert not list(tmp_path.glob("*.queue"))
+
+
 @pytest.mark.slow
 def test_tasks_that_hold_share_a_look(cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     cluster.jobs = jobs([WAITING] * LIMIT)

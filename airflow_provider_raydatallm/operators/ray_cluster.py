@@ -14,7 +14,7 @@ from airflow_provider_raydatallm.clusters.base import ClusterStartingError, Hold
 from airflow_provider_raydatallm.clusters.blueprint import Blueprint
 from airflow_provider_raydatallm.exceptions import RayLLMInputError
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.task.job.cancel import TaskAttempt
+from airflow_provider_raydatallm.task.job.cancel import ENDED, TaskAttempt
 from airflow_provider_raydatallm.task.queue.places import task_key
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 #: Above every try's.
 _ANY_TRY = 1_000_000
-#: States of tasks that last.
-_ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 #: How Airflow names a mapped task's instance among a run's states.
 _MAPPED = re.compile(r"(.+)_(\d+)")
 
@@ -105,7 +103,7 @@ def _ended_tasks(context: Context) -> Iterator[str]:
     ti = context["ti"]
     states = task_runner.RuntimeTaskInstance.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id])
     for name, state in (states.get(ti.run_id) or {}).items():
-        if getattr(state, "value", state) in _ENDED:
+        if getattr(state, "value", state) in ENDED:
             yield _key_of(context, name, -1)
             if (mapped := _MAPPED.fullmatch(name)) and name not in context["dag"].task_dict:
                 yield _key_of(context, mapped[1], int(mapped[2]))

@@ -405,7 +405,7 @@ class Campaign:
         twice = 0
         for one in trial.slices:
             answered = len(trial.table.answered(one.day))
-            twice += answered - BATCHES
+            twice += max(answered - BATCHES, 0)
             is_marked = trial.is_given_up and one.task in trial.marked
             if is_marked and not trial.table.has_output(one.day):
                 continue

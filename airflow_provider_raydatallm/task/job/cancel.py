@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: Between two tries to stop a job.
 _AGAIN_SECONDS = 0.5
+#: States of a task that last.
+ENDED = frozenset({"success", "failed", "skipped", "upstream_failed", "removed"})
 #: XCom of the attempt that waits for a job: the attempt's number and the job's id.
 OWNER_KEY = "ray_llm_job"
 
@@ -95,6 +97,14 @@ async def still_waits(
     if is_recorded is None:
         return state == "deferred"
     return state == "running" and await asyncio.to_thread(is_recorded)
+
+
+def has_ended(attempt: TaskAttempt) -> bool:
+    """Whether Airflow says that the task is over, or a person did; not of one whose run was deleted.
+
+    :raises AirflowRuntimeError: when Airflow cannot be asked.
+    """
+    return _read_owner_and_state(attempt)[1] in ENDED
 
 
 async def stop_own_job(

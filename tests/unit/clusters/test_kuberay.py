@@ -7,7 +7,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.exceptions import (
 )
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.operators.ray_cluster import RayClusterOperator
+from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.job.record import STATE_KEY
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
 from airflow_provider_raydatallm.task.job.verdict import EndedWithoutReport
@@ -34,6 +35,7 @@ from airflow_provider_raydatallm.task.queue import places
 from airflow_provider_raydatallm.task.queue.gate import SubmissionGate
 from airflow_provider_raydatallm.task.queue.line import wait_in_line
 from airflow_provider_raydatallm.task.queue.places import task_key
+from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnTrigger
 from tests.support.context import StateStore, context_of
 from tests.support.fake_cluster import Log
 from tests.support.kube.events import record
@@ -324,6 +326,25 @@ def test_pods_that_fit_no_kind_of_node_fail_the_task_at_once(
         asyncio.run(gate.enter(has_turn=False, holds=True))
     tracker._leave_clusters()
     eventually(world.nothing_is_left)
+
+
+@pytest.mark.parametrize("state", ["failed", "scheduled", "deferred"])
+def test_cluster_that_starts_ends_with_its_marked_task_and_waits_for_a_cleared_one(
+    world: World, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    world.operator.hold_pods("l4", "Unschedulable")
+    tracker = world.tracker("a")
+    with pytest.raises(ClusterStartingError):
+        tracker.hook.acquire()
+    trigger = SubmissionTurnTrigger(asdict(replace(tracker.queue_place(600), cluster=tracker.hook.acquired)))
+    trigger.task_instance = tracker._ti
+    monkeypatch.setattr(own_xcom, "pull", lambda *_: None)
+    monkeypatch.setattr(task_runner.RuntimeTaskInstance, "get_task_states", lambda **_: {"r": {"t": state}})
+    asyncio.run(trigger.on_kill())
+    if state == "failed":
+        eventually(world.nothing_is_left)
+    else:
+        assert "deletionTimestamp" not in world.job["metadata"]
 
 
 def test_task_that_waits_for_pods_fails_within_its_limit_and_says_why(

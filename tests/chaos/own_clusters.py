@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -231,7 +231,14 @@ _LATE = {"mark", "clear", "api away", "api refuses", "api loses answers"}
 
 
 class Campaign:
-    def __init__(self, stage: Stage, seed: int, log: Path, only: list[str]) -> None:
+    """
+    :param log: the folder that keeps what is known of a trial that failed.
+    :param kinds: of trials; none for all. `victims`: as `Kills` names them.
+    """
+
+    def __init__(
+        self, stage: Stage, seed: int, log: Path, kinds: Sequence[str] = (), victims: Sequence[str] = ()
+    ) -> None:
         self.stage, self.seed, self.log = stage, seed, log
         self.kills: Counter[str] = Counter()
         self.moments: Counter[str] = Counter()
@@ -239,7 +246,7 @@ class Campaign:
         self.extra: Counter[int] = Counter()
         self.failed: list[str] = []
         self.trials = 0
-        self._only = only
+        self._kinds, self._victims = kinds, victims
 
     def run(self, most_kills: int, until: float) -> None:
         while sum(self.kills.values()) < most_kills and time.time() < until:
@@ -287,7 +294,7 @@ class Campaign:
         table.write(*days)
         api = self.stage.airflow.api
         kinds = ["made"] * 5 + ["two"] + ["shared"] * 4
-        kind = dice.choice([k for k in kinds if not self._only or k in self._only])
+        kind = dice.choice([k for k in kinds if not self._kinds or k in self._kinds])
         modes = [dice.choice(["waiting", "deferred"]) for _ in days]
         if kind == "made":
             days = days[:1]
@@ -330,7 +337,7 @@ class Campaign:
             else:
                 kills.pause(5)
             at = moment
-            names = list(kills.by_name)
+            names = [name for name in kills.by_name if not self._victims or name in self._victims]
             dice.shuffle(names)
             if sum(victim in _COSTLY for victim, _ in trial.kills) >= _MOST_COSTLY:
                 names = [name for name in names if name not in _COSTLY]
@@ -461,12 +468,13 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100)
     parser.add_argument("--minutes", type=float, default=600, help="after which no trial begins")
     parser.add_argument("--kinds", nargs="*", default=[], choices=["made", "two", "shared"])
+    parser.add_argument("--victims", nargs="*", default=[], help="such as 'head OOMKilled' mark")
     args = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended"))  # and leaves nothing behind
     began = time.time()
     with stage() as on:
         print(f"{time.time() - began:.0f} s to start", flush=True)
-        campaign = Campaign(on, args.seed, ROOT / ".chaos" / "own_clusters", args.kinds)
+        campaign = Campaign(on, args.seed, ROOT / ".chaos" / "own_clusters", args.kinds, args.victims)
         campaign.run(args.kills, began + 60 * args.minutes)
     for name, count in campaign.kills.most_common():
         print(f"{name:18} {count:4}")

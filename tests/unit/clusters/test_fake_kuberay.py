@@ -238,7 +238,7 @@ def test_pods_that_no_node_has_room_for(user: User, operator: RayOperator) -> No
     (condition,) = pod.status.conditions
     assert pod.status.phase == "Pending"
     assert (condition.type, condition.status, condition.reason) == ("PodScheduled", "False", "Unschedulable")
-    assert condition.message == "0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    assert condition.message.startswith("0/3 nodes are available: 3 Insufficient nvidia.com/gpu. preempt")
     operator.release_pods()
     user.wait_for("Waiting")
 

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote
 
 import httpx
+from airflow.sdk import exceptions
 
 T = TypeVar("T")
 
@@ -264,8 +265,9 @@ class RestApi:
                 if e.response.status_code == 404:
                     return None
                 raise
-            # Airflow 3.2 waits by a trigger; and what an earlier try asked is there until this one asks.
-            is_waiting = self.get(task)["state"] in ("awaiting_input", "deferred")
+            # Airflow 3.2 waits by a trigger; later ones are deferred while they withdraw an earlier question.
+            state = "awaiting_input" if hasattr(exceptions, "TaskAwaitingInput") else "deferred"
+            is_waiting = self.get(task)["state"] == state
             return asked if is_waiting and not asked["response_received"] else None
 
         return wait_for(look, LIMIT, f"{task} to ask", lambda: self.log(task)[-3000:])

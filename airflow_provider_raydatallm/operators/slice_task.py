@@ -280,7 +280,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         with self._start_attempt(context) as tracker, tracker.releasing():
             waiting = hold.HeldSlice.from_kwargs(held)
             self._name_mapped_task(context, waiting.job)
-            decision = hold.Decision.of(event, waiting.hold)
+            decision = self._read_decision(tracker, waiting, event)
             self.log.info("%s", decision)
             tracker.note_decision(decision.to_json(waiting))
             return self._carry_out(context, tracker, waiting, decision)
@@ -298,19 +298,31 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
     def _take_answer(
         self, context: Context, tracker: JobTracker, event: Mapping[str, Any]
     ) -> dict[str, Any] | None:
-        """Does what a person answered to an earlier try's question. Returns None for an approval of what was
-        asked before a clear, or otherwise: it is asked for anew.
+        """Does what a person answered to an earlier try's question. Returns None for what is asked for anew:
+        an approval of what was asked before a clear, or otherwise, and whatever publishes or pays where the
+        answer may be to the question before.
 
         :raises RayLLMInputError: also when nothing says what was asked.
         """
-        is_approval = event["chosen_options"] == [hold.APPROVE]
-        if is_approval and (tracker.question is None or not tracker.goes_on):
+        chosen = event["chosen_options"]
+        if chosen == [hold.APPROVE] and (tracker.question is None or not tracker.goes_on):
+            return None
+        if chosen != [hold.REJECT] and not tracker.question_is_put:  # perhaps to the question before
             return None
         waiting = hold.HeldSlice.from_kwargs(tracker.question)
-        decision = hold.Decision.of(event, waiting.hold)
+        decision = self._read_decision(tracker, waiting, event)
         self.log.info("%s, whom an earlier try had asked", decision)
         tracker.note_decision(decision.to_json(waiting))
         return self._carry_out(context, tracker, waiting, decision)
+
+    @staticmethod
+    def _read_decision(tracker: JobTracker, held: hold.HeldSlice, event: Mapping[str, Any]) -> hold.Decision:
+        """:raises RayLLMInputError: when it is none: the question is over, and a cleared task asks anew."""
+        try:
+            return hold.Decision.of(event, held.hold)
+        except RayLLMInputError:
+            tracker.settle_question()
+            raise
 
     def _stop_rejected(self, tracker: JobTracker, job: JobRef) -> NoReturn:
         """Stops a job that may publish what a person rejected."""
@@ -577,7 +589,8 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         write_entry(context, self.outlets, slice_job, result)
         for line in result_lines(report):
             self.log.info("%s", clean(line))
-        hold.ask(context, held, page=with_host(_page_of(context["ti"])), method_name="execute_decision")
+        page = with_host(_page_of(context["ti"]))
+        hold.ask(context, held, page=page, method_name="execute_decision", on_put=tracker.note_put)
 
     def _succeed(
         self,

@@ -3,8 +3,7 @@ does. Meanwhile there is no job, no cluster and no worker: only the staged versi
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -89,7 +88,8 @@ class Decision:
         chosen, user = event.get("chosen_options"), event.get("responded_by_user")
         after = hold.reject_after or hold.approve_after
         is_late = after is not None and event.get("error_type") == "timeout"
-        if chosen not in ([APPROVE], [REJECT], [AGAIN]) and not is_late:
+        of_people = ([AGAIN],) if user else ()  # by nobody: a question that was withdrawn
+        if chosen not in ([APPROVE], [REJECT], *of_people) and not is_late:
             raise RayLLMInputError(
                 f"Airflow resumed the task without a decision: {event.get('error') or chosen!r:.200}",
                 advice=_ASK_AGAIN,
@@ -152,14 +152,19 @@ def withdraw(ti_id: UUID) -> dict[str, Any]:
     """
     from airflow.sdk.execution_time.hitl import get_hitl_detail_content_detail, update_hitl_detail_response
 
-    with contextlib.suppress(AirflowRuntimeError):  # it is answered, or there is none
+    refusal: AirflowRuntimeError | None = None
+    try:
         update_hitl_detail_response(ti_id, [AGAIN], {})
+    except AirflowRuntimeError as e:  # it is answered, or there is none
+        refusal = e
     try:
         answer = get_hitl_detail_content_detail(ti_id)
     except AirflowRuntimeError as e:
         if e.error.detail and e.error.detail.get("status_code") == 404:
             return {}
         raise
+    if refusal is not None and not answer.response_received:
+        raise refusal
     if (user := answer.responded_by_user) is None:  # nobody, or a limit that passed: the new try asks anew
         return {}
     return {
@@ -169,11 +174,14 @@ def withdraw(ti_id: UUID) -> dict[str, Any]:
     }
 
 
-def ask(context: Context, held: HeldSlice, *, page: str, method_name: str) -> NoReturn:
+def ask(
+    context: Context, held: HeldSlice, *, page: str, method_name: str, on_put: Callable[[], None]
+) -> NoReturn:
     """Puts the question to people, and ends the task's process until one of them has decided.
 
     :param page: address of the slice's page.
     :param method_name: of the operator, which continues then.
+    :param on_put: called once Airflow has the question.
     """
     from airflow.sdk.execution_time.hitl import upsert_hitl_detail
 
@@ -191,6 +199,7 @@ def ask(context: Context, held: HeldSlice, *, page: str, method_name: str) -> No
         params=_form(),
         assigned_users=[{"id": user, "name": user} for user in hold.users] or None,
     )
+    on_put()
     await_input(
         ti_id=ti.id,
         options=options,

@@ -72,7 +72,8 @@ class JobRecord:
     :param result: `return_value` of a `concluded` job's task.
     :param left: jobs that are to be stopped once their clusters can be reached.
     :param decision: of a person about what a job staged, until it is carried out: `hold.Decision.to_json`.
-    :param question: what a person was asked last, and has not decided: a `hold.HeldSlice`.
+    :param question: what a person is asked, and has not decided: a `hold.HeldSlice`.
+    :param is_put: whether Airflow has it. Before, an answer may be to the one before.
     """
 
     phase: Literal["intent", "submitted", "ended", "concluded"]
@@ -90,6 +91,7 @@ class JobRecord:
     left: list[LeftJob] = field(default_factory=list)
     decision: dict[str, Any] | None = None
     question: dict[str, Any] | None = None
+    is_put: bool = False
     record_format: int = FORMAT
 
     @classmethod

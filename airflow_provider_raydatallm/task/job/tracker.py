@@ -337,6 +337,7 @@ class JobTracker:
             submission_count=self._submission_count + 1,
             left=self._left_jobs,
             question=self.question,
+            is_put=self.question_is_put,
         )
         self._save(record)
         self._push_owner(name)
@@ -433,7 +434,9 @@ class JobTracker:
         :param question: what a person is asked then.
         """
         if (record := self._record) is not None:
-            self._note(replace(record, phase="ended", question=question or record.question))
+            if question is not None:
+                record = replace(record, question=question, is_put=False)
+            self._note(replace(record, phase="ended"))
         self._leave_clusters()
 
     def note_decision(self, decision: dict[str, Any] | None) -> None:
@@ -441,6 +444,15 @@ class JobTracker:
         if self._record is not None and self._record.decision != decision:
             question = self._record.question if decision is None else None
             self._note(replace(self._record, decision=decision, question=question))
+
+    def note_put(self) -> None:
+        """Says that Airflow has the question, and keeps answers to it alone."""
+        if self._record is not None:
+            self._note(replace(self._record, is_put=True))
+
+    @property
+    def question_is_put(self) -> bool:
+        return self._record is not None and self._record.is_put
 
     def settle_question(self) -> None:
         """Says that nobody can answer it any more."""

@@ -348,6 +348,40 @@ def test_approval_that_airflow_told_nobody_counts_unless_the_task_was_cleared(wo
     assert world.asked == 2
 
 
+@pytest.mark.parametrize("before", ["approved", "again"])
+def test_answer_to_the_question_before_publishes_nothing_of_the_next(
+    world: World, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Airflow has it until the next one is put, and the process that was to put it died."""
+    world.ask()
+    task = world.task()
+    with task._start_attempt(context_of(task, world.store, try_number=2, clears=1)) as attempt:
+        attempt.mark_ended(question=attempt.question)
+    answer = APPROVAL if before == "approved" else again("name = 'a'")
+    with pytest.raises(BaseException) as pause:  # noqa: PT011 - of two kinds, by Airflow's version
+        world.retry(answer)
+    assert pause.typename in ("TaskAwaitingInput", "TaskDeferred")
+    assert (world.asked, current_report(world.slice_job)) == (2, None)
+
+
+def test_rejection_that_may_be_of_the_question_before_counts(world: World) -> None:
+    world.ask()
+    task = world.task()
+    with task._start_attempt(context_of(task, world.store, try_number=2)) as attempt:
+        attempt.mark_ended(question=attempt.question)
+    with pytest.raises(RayLLMInputError, match="was rejected by bob"):
+        world.retry(REJECTION)
+
+
+def test_answer_that_is_no_decision_is_over_with_its_try(world: World) -> None:
+    context, kept = world.ask()
+    with pytest.raises(RayLLMInputError, match="no condition says which rows"):
+        world.task().execute_decision(context, again(""), **kept)
+    with pytest.raises(BaseException) as pause:  # noqa: PT011 - of two kinds, by Airflow's version
+        world.retry(again(""))
+    assert pause.typename in ("TaskAwaitingInput", "TaskDeferred")
+
+
 def test_question_is_withdrawn_once(world: World) -> None:
     """A try that dies after that has nothing to look for."""
     world.ask()

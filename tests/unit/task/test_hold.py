@@ -180,8 +180,12 @@ def test_question_shows_what_others_wrote_as_text(
     job = changed(held.job, slice_key="`[x](http://evil)")
     named = held.model_copy(update={"job": job, "hold": Hold(users=("bob",), reject_after=60)})
     with pytest.raises(BaseException) as pause:  # noqa: PT011 - of two kinds, by Airflow's version
-        hold.ask(cast("Any", {"ti": SimpleNamespace(id="t")}), named, page="http://a/b", method_name="go_on")
+        hold.ask(
+            cast("Any", {"ti": SimpleNamespace(id="t")}), named, page="http://a/b", method_name="go_on",
+            on_put=lambda: asked.update(is_put=bool(asked)),
+        )  # fmt: skip
     assert pause.typename in ("TaskAwaitingInput", "TaskDeferred")
+    assert asked["is_put"]
     assert (asked["options"], asked["defaults"]) == (["Approve", "Reject", "Answer again"], ["Reject"])
     assert asked["params"]["condition"]["schema"]["type"] == ["null", "string"]
     assert asked["assigned_users"] == [{"id": "bob", "name": "bob"}]
@@ -238,6 +242,20 @@ def test_answer_that_airflow_has_is_told(monkeypatch: pytest.MonkeyPatch) -> Non
     Required(monkeypatch, {"chosen_options": ["Reject"], "responded_by_user": bob})
     event = hold.withdraw(TI)
     assert hold.Decision.of(event, Hold()) == hold.Decision(False, "bob")
+
+
+def test_question_that_could_not_be_withdrawn_now_counts_as_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Required, "_update", lambda self, *args: self._fail(500))
+    Required(monkeypatch, {})
+    with pytest.raises(AirflowRuntimeError):
+        hold.withdraw(TI)
+
+
+def test_what_nobody_answered_is_no_decision() -> None:
+    """A question that was withdrawn, say."""
+    event = {"chosen_options": ["Answer again"], "responded_by_user": None}
+    with pytest.raises(RayLLMInputError, match="without a decision"):
+        hold.Decision.of(event, Hold(approve_after=60))
 
 
 def test_answer_that_cannot_be_read_now_is_no_withdrawal(monkeypatch: pytest.MonkeyPatch) -> None:

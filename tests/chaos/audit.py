@@ -26,6 +26,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
     COMMITS,
     PROGRESS,
+    REJECTED,
     STAGED,
     number_of_file,
     number_of_plan,
@@ -251,6 +252,8 @@ def _check_metadata(
         staged = number_of_staged(name.removeprefix(f"{STAGED}/"))
         if folder == "reports" and any(base == report_name(n).rpartition("/")[2] for n in commits.numbers):
             continue  # of older versions
+        if name == REJECTED:
+            continue  # somebody rejected a version once
         if staged == version.number and base == SUCCESS:
             if folders.staging.read(name):
                 found.faults.append(f"{name} is not empty")

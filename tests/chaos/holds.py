@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from tests.chaos import work
 from tests.chaos.life import Life
+from tests.chaos.slices import GOLDEN
 
 
 def staged(life: Life) -> None:
@@ -87,7 +88,8 @@ def _asked_again(life: Life, name: str, before: int) -> None:
     """The next run asks just these rows again."""
     _discarded(life, name, before, "ask again")
     rows = sum(row["id"] % 3 == 0 for row in life.place.slice.expected()[0])
-    life.to_answer += rows * (2 if life.place.slice.scenario.judged else 1)  # where all are asked twice
+    # Where all are asked twice; golden rows, too, of the model that answers now.
+    life.to_answer += rows * 2 + GOLDEN if life.place.slice.scenario.judged else rows
 
 
 def _expect(life: Life, result: dict[str, Any], outcome: str, or_says: str = "\0") -> None:

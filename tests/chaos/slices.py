@@ -92,7 +92,7 @@ SCENARIOS: dict[str, Scenario] = {
 
 
 #: Rows whose answers are known. All rows are asked twice, and all answers judged.
-_GOLDEN = 3
+GOLDEN = 3
 _JUDGED: Mapping[str, Any] = {
     "repeat": 10_000,
     "judge": {"model": "m/judge", "prompt": "Is {answer} right?", "rows": 10_000},
@@ -175,7 +175,7 @@ class Slice:
         if self.scenario.healed and self.scenario.given.get("rerun__retry_quarantined"):
             return failing
         attempts = self.scenario.given.get("quality__max_attempts", 1)
-        judged = self.scenario.judged * (_GOLDEN + len(rows) + len(self.expected()[0]))
+        judged = self.scenario.judged * (GOLDEN + len(rows) + len(self.expected()[0]))
         return len(rows) + (attempts - 1) * failing * self.scenario.failing + judged
 
     @property
@@ -198,7 +198,7 @@ class Slice:
         """Put the input files: those that were there before, or the one that is new."""
         fs.makedirs(f"{path}/in", exist_ok=True)
         for number, question in enumerate(QUESTIONS if self.scenario.judged else ()):
-            names = [f"golden {i}" for i in range(_GOLDEN)]
+            names = [f"golden {i}" for i in range(GOLDEN)]
             rows = [{"name": name, "answer": question.replace("{name}", name)} for name in names]
             lines = "".join(json.dumps(row) + "\n" for row in rows)
             fs.pipe_file(f"{path}/golden-{number}.jsonl", lines.encode())

@@ -103,6 +103,17 @@ class Blueprint(Contract):
             )
         return value
 
+    @field_validator("address")
+    @classmethod
+    def _check_address(cls, value: str | None) -> str | None:
+        try:
+            _ = value and value.format(cluster="", service="", namespace="")
+        except (KeyError, IndexError, ValueError, AttributeError):
+            raise ValueError(
+                f"{value!r} has braces other than {{cluster}}, {{service}} and {{namespace}}"
+            ) from None
+        return value
+
     @classmethod
     def parse(cls, value: Any, folder: Path | None = None, needs: GpuNeeds | None = None) -> Blueprint:
         """

@@ -76,7 +76,8 @@ def derive_template(image: Any, node_selector: Any, needs: GpuNeeds) -> dict[str
     worker = {
         "groupName": "gpu",
         "replicas": fewest, "minReplicas": fewest, "maxReplicas": most,
-        "rayStartParams": {},
+        # Less than the shared memory: else Ray keeps its objects on the disk.
+        "rayStartParams": {"object-store-memory": "4000000000"},
         "template": {
             "spec": {
                 "nodeSelector": dict(node_selector),

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +14,11 @@ from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider_raydatallm.clusters.base import ClusterStartingError, Holder, Order
 from airflow_provider_raydatallm.clusters.blueprint import Blueprint
-from airflow_provider_raydatallm.exceptions import RayLLMInputError
+from airflow_provider_raydatallm.exceptions import (
+    RayConnectionError,
+    RayLLMInputError,
+    RayUnreachableError,
+)
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.task.job.cancel import ENDED, TaskAttempt
 from airflow_provider_raydatallm.task.queue.places import task_key
@@ -22,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Above every try's.
 _ANY_TRY = 1_000_000
+#: For so long an end is tried while the API server fails, each time after a pause.
+_RELEASE_SECONDS, _PAUSE_SECONDS = 600.0, 10.0
 #: How Airflow names a mapped task's instance among a run's states.
 _MAPPED = re.compile(r"(.+)_(\d+)")
 
@@ -64,6 +72,10 @@ class RayClusterOperator(BaseOperator):
             hook.acquire()
         except ClusterStartingError as e:
             self.log.info("%s", e.failure.headline)
+        except BaseException:  # of a setup that failed Airflow runs no teardown
+            with contextlib.suppress(RayConnectionError, RayUnreachableError):
+                RayHook.to_cluster(hook.cluster, holder).release()
+            raise
         return hook.acquired
 
     def _order(self) -> Order:
@@ -83,15 +95,24 @@ class _EndRayClusterOperator(BaseOperator):
 
     def execute(self, context: Context) -> None:
         setup = self._setup
-        # Of the setup's own tries, some may have died before their result was kept.
-        identity = RayHook(setup.ray_conn_id, order=setup._order).cluster
+        # As it was made, whatever the DAG says by now; some of the setup's tries may have died before that.
+        made = context["ti"].xcom_pull(task_ids=setup.task_id, map_indexes=context["ti"].map_index)
+        identity = str(made) if made else RayHook(setup.ray_conn_id, order=setup._order).cluster
         hook = RayHook.to_cluster(identity, Holder(_key_of(context, setup.task_id), _ANY_TRY))
         try:
             ended = list(_ended_tasks(context))
         except AirflowRuntimeError as e:
             self.log.warning("Cannot ask Airflow which tasks have ended; what they hold stays: %s", e)
             ended = []
-        hook.release(ended)
+        until = time.monotonic() + _RELEASE_SECONDS
+        while True:
+            try:
+                return hook.release(ended)
+            except RayUnreachableError as e:
+                if time.monotonic() > until:
+                    raise
+                self.log.warning("Cannot end the cluster yet: %s", e)
+                time.sleep(_PAUSE_SECONDS)
 
 
 def _ended_tasks(context: Context) -> Iterator[str]:

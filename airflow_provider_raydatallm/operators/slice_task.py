@@ -538,7 +538,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         # On a cluster that is made anew, the job itself finds what is published.
         if is_silent and not (ref is not None and tracker.hook_of(ref).has_ended):
             self.log.warning("The job ended without a report; checking the store from the cluster")
-            status_job = tracker.submit_status_job(slice_job, job_id)
+            status_job = tracker.submit_status_job(slice_job, job_id, ref)
             status_verdict = _run_async(self._wait_unless_killed(status_job, tracker))
             if isinstance(status_verdict, job_verdict.Finished):
                 verdict = job_verdict.Finished(status_verdict.report)

@@ -217,6 +217,7 @@ class KubernetesApi:
         return self._reach(lambda: self._hook.core_v1_client)
 
     def _reach(self, read: Callable[[], T]) -> T:
+        _ = self._hook  # which says what is to be installed
         from kubernetes.config import ConfigException
 
         try:

@@ -202,6 +202,7 @@ class KubeRayCluster(Cluster):
             return None
         if blueprint.name is not None:
             self._check_shared(found)
+        self._check_age(found)
         if ray_job.holds(found).get(ray_job.hash_of(holder.task), 0) >= holder.try_number:
             self._watch.note(found)  # a newer try's hold stays
             return found
@@ -248,6 +249,7 @@ class KubeRayCluster(Cluster):
 
     def _make(self, holder: Holder) -> RayJob:
         assert self._wanted is not None
+        self._check_secret()
         body = ray_job.to_ray_job(self._wanted, holder)
         try:
             made: RayJob = self._api.create(body)
@@ -257,14 +259,27 @@ class KubeRayCluster(Cluster):
                     f"{self.label}: Ray cluster {body['metadata']['name']} came and went"
                 ) from None
             return found
-        if "preRunningDeadlineSeconds" not in made["spec"]:
-            self._api.delete(made["metadata"]["name"])
+        self._check_age(made)
+        self._watch.note(made)
+        return made
+
+    def _check_secret(self) -> None:
+        """KubeRay could neither make a cluster without the token that the template names, nor remove it."""
+        name = (self._blueprint.spec["authOptions"] or {}).get("secretName")
+        if name and self._api.secret(name) is None:
+            raise RayConnectionError(
+                f"{self._api.label}: there is no Secret {name!r} in namespace {self._api.namespace!r}, which "
+                "cluster.template names in authOptions",
+                advice="Make it, or leave secretName out: KubeRay makes a token for each cluster",
+            )
+
+    def _check_age(self, job: RayJob) -> None:
+        if "preRunningDeadlineSeconds" not in job["spec"]:
+            self._api.delete(job["metadata"]["name"])
             raise RayConnectionError(
                 f"{self._api.label}: its KubeRay is older than 1.6: it would not end a cluster without a job",
                 advice="Upgrade KubeRay and its custom resources",
             )
-        self._watch.note(made)
-        return made
 
     def _waiting(self, job: RayJob) -> Waiting:
         key, now = str(job["metadata"]["uid"]), time.monotonic()

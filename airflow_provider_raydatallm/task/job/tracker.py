@@ -357,12 +357,15 @@ class JobTracker:
             self._save(replace(record, cluster=cluster))
         self._release(needed=cluster)
 
-    def submit_status_job(self, job: SliceJob, run: str) -> JobRef:
+    def submit_status_job(self, job: SliceJob, run: str, ended: JobRef | None = None) -> JobRef:
         """Submits a job that reads the store, which this machine may not be able to read.
 
         :param job: the slice, which the DAG may describe otherwise by now.
         :param run: id of the job that ended without a report: an earlier version is not its result.
+        :param ended: that job, on whose cluster it is asked where that was made for it.
         """
+        if ended is not None and (hook := self.hook_of(ended)).is_made_to_order:  # no other one is made
+            return self._submit_command(job, "status", "--name", run, hook=hook, cluster=ended.cluster)
         return self._submit_command(job, "status", "--name", run)
 
     def submit_decision(self, job: SliceJob, staged: str, words: Sequence[str]) -> JobRef:
@@ -374,13 +377,22 @@ class JobTracker:
         self._held.add(self.keep_trying(self.hook.acquire))
         return self._submit_command(job, "decide", "--staged", staged, *words)
 
-    def _submit_command(self, job: SliceJob, command: Literal["status", "decide"], *words: str) -> JobRef:
+    def _submit_command(
+        self,
+        job: SliceJob,
+        command: Literal["status", "decide"],
+        *words: str,
+        hook: RayHook | None = None,
+        cluster: str = "",
+    ) -> JobRef:
+        """:param hook, cluster: to which it goes; by default, the one that this attempt acquired."""
+        to = hook or self.hook
         nonce = uuid.uuid4().hex
         name = make_submission_id(self.submission.metadata, f"{command}-{nonce[:12]}")
         submission = replace(self.submission, job=job)
-        self.keep_trying(lambda: submission.submit(self.hook, command, name, nonce, words))
+        self.keep_trying(lambda: submission.submit(to, command, name, nonce, words), to)
         return replace(
-            self._wait_options, cluster=self.hook.acquired, submission_id=name, nonce=nonce,
+            self._wait_options, cluster=cluster or self.hook.acquired, submission_id=name, nonce=nonce,
             orphan_timeout=None, deadline=None,
         )  # fmt: skip
 

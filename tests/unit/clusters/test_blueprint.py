@@ -56,6 +56,7 @@ def test_clusters_of_other_pods_are_not_shared() -> None:
     ({"template": CLUSTER, "namespace": "Team A"}, "'Team A' is no namespace"),
     ({"template": CLUSTER, "lifetime": "soon"}, "cluster.lifetime: 'soon' is not a duration"),
     ({"template": CLUSTER, "address": "ray.example.com"}, "cluster.address: "),
+    ({"template": CLUSTER, "address": "https://ray.example.com/{name}"}, "has braces other than"),
     ({"template": CLUSTER, "images": "x"}, "cluster.images: Extra inputs are not permitted"),
 ])  # fmt: skip
 def test_error_names_the_argument(argument: Any, problem: str) -> None:

@@ -25,6 +25,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayUnreachableError,
 )
 from airflow_provider_raydatallm.hooks.ray import RayHook
+from airflow_provider_raydatallm.operators import ray_cluster
 from airflow_provider_raydatallm.operators.ray_cluster import RayClusterOperator
 from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.job.record import STATE_KEY
@@ -542,3 +543,70 @@ def test_job_of_a_cluster_that_is_gone_is_followed_by_one_on_another(
     silent = EndedWithoutReport("unknown")
     assert task._conclude(context_of(task, StateStore()), tracker, tracker.submission.job, ref, silent) == {}
     assert submitted == [tracker]
+
+
+def test_store_is_asked_on_the_cluster_of_the_job_that_ended_without_a_word(world: World) -> None:
+    """No other one is made for that, and this one stays for two minutes."""
+    store = StateStore()
+    ref = world.submit(world.tracker("a", store))
+    eventually(lambda: world.job["status"]["jobDeploymentStatus"] == "Running")
+    world.end_job("FAILED")
+    eventually(lambda: world.job["status"]["jobDeploymentStatus"] == "Failed")
+    resumed = world.tracker("a", store)
+    asked = resumed.submit_status_job(resumed.submission.job, ref.submission_id, ref)
+    assert asked.cluster == ref.cluster
+    assert len(world.kube.objects("rayjobs")) == 1
+
+
+def shared(**leaves: Any) -> tuple[RayClusterOperator, Any]:
+    with DAG("backfill", schedule=None):
+        cluster = {"template": CLUSTER, "namespace": "ml", "name": "backfill", **leaves}
+        make = RayClusterOperator(task_id="make", ray_conn_id=CONNECTION, cluster=cluster)
+        return make, make.ends("end")
+
+
+def test_setup_that_fails_leaves_no_cluster(world: World) -> None:
+    """Airflow runs its teardown only when it has succeeded."""
+    make, _ = shared()
+    world.kube.lose_answers("create", "rayjobs")
+    with pytest.raises(RayUnreachableError):
+        make.execute(context_of(make))  # type: ignore[arg-type]
+    eventually(world.nothing_is_left)
+
+
+@pytest.mark.parametrize("fault", ["edited", "away"])
+def test_teardown_ends_what_its_setup_had_made(
+    world: World, monkeypatch: pytest.MonkeyPatch, fault: str
+) -> None:
+    make, _ = shared()
+    made = make.execute(context_of(make))  # type: ignore[arg-type]
+    _, end = shared(name="other") if fault == "edited" else shared()
+    context = context_of(end)  # type: ignore[arg-type]
+    context["ti"].others = {"make": made}
+    if fault == "away":
+        monkeypatch.setattr(kuberay, "_TRIES", 1)
+        monkeypatch.setattr(ray_cluster, "_PAUSE_SECONDS", 0.05)
+        world.kube.fail("get", "rayjobs", 503, times=5)
+    end.execute(context)
+    eventually(world.nothing_is_left)
+
+
+def test_old_kuberay_is_refused_also_where_the_answer_was_lost(
+    monkeypatch: pytest.MonkeyPatch, world: World
+) -> None:
+    world.submit(world.tracker("a"))
+    job = world.job
+    del job["spec"]["preRunningDeadlineSeconds"]
+    world.kube.store.update("rayjobs", "ml", job)
+    with pytest.raises(RayConnectionError, match=r"older than 1\.6"):
+        world.tracker("a").hook.acquire()
+    eventually(world.nothing_is_left)
+
+
+def test_cluster_whose_token_is_nowhere_is_not_made(world: World) -> None:
+    """KubeRay could not remove it, either."""
+    options = {"mode": "token", "secretName": "gone"}
+    template = {**CLUSTER, "spec": {**CLUSTER["spec"], "authOptions": options}}
+    with pytest.raises(RayConnectionError, match="there is no Secret 'gone' in namespace 'ml'"):
+        world.tracker("a", template=template).hook.acquire()
+    assert world.nothing_is_left()

@@ -127,10 +127,7 @@ def next_version(
         question(job, mode, base, adapters=adapters),
         version if carries_over else None,
         is_forced=mode == "forced",
-        # All rows were asked again: what runs before that wrote of the question counts no more.
-        forced_until=version.epoch
-        if version is not None and version.question.startswith(f"{asked}-forced-")
-        else 0,
+        forced=version if version is not None and version.question.startswith(f"{asked}-forced-") else None,
     )
     planned = checkpoint.planned_inputs()
     has_changed = planned and listing.hash not in planned

@@ -131,6 +131,6 @@ def test_slice_is_answered_on_a_cluster_that_comes_and_goes_with_it(
     result = airflow.api.xcom(task)
     assert result["counts"]["succeeded"] + result["counts"]["quarantined"] == 50
     held = result["gpus_held"]
-    assert (held["total"] > held["inference"] > 0, held["in_use"]) == (True, 0)  # keywords need no GPU
+    assert held["in_use"] == 0 < held["total"]  # keywords need no GPU
     assert (data / "industries_own_cluster" / "ds=2026-03-01" / "_SUCCESS").exists()
     wait_for_nothing(operator)

@@ -150,7 +150,8 @@ class Checkpoint:
     being asked again, also that version (`version_policy.Mode`).
 
     :param is_forced: whether all rows are asked again where a person rejected their answers.
-    :param forced_until: the epoch up to which no row counts that a run answered; 0 for none.
+    :param forced: the published version, if its rows were all asked again: none of them counts as it was
+        answered before.
     :param base: the version whose rows are taken over, if any. They lie beside those that runs of this
         question answered. Of what was there when it was published, only rows that it has not count.
     """
@@ -162,12 +163,12 @@ class Checkpoint:
         base: Version | None = None,
         *,
         is_forced: bool = False,
-        forced_until: int = 0,
+        forced: Version | None = None,
     ) -> None:
         self.store = store
         self.question = question
         self.base = base
-        self._is_forced, self._forced_until = is_forced, forced_until
+        self._is_forced, self._forced = is_forced, forced
         self._of_probe = self._is_as_new_as_answers = False
         self.folder = f"{CHECKPOINT}/{question}"
         #: Where it says which rows a person had asked again.
@@ -251,10 +252,12 @@ class Checkpoint:
             if self._is_as_new_as_answers:
                 epoch = max(epoch, newest_answers(beside) - 1)
             return OldRows(epoch, _all_spans(plan)) if epoch > 0 else None
-        if self._forced_until:
-            return OldRows(self._forced_until, _all_spans(plan))
         if self.base is None:
-            return None
+            if self._forced is None:
+                return None
+            again = _planned_rows(self.store, self._forced.plan)
+            spans = _spans((index, again[unit]) for unit, index in units.items() if unit in again)
+            return OldRows(self._forced.epoch, spans)
         rows = self.rows_of_base
         if not rows.keys() <= units.keys():
             return None

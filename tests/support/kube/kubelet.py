@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import shlex
 import threading
+from contextlib import suppress
 from typing import Any
 
 from tests.support.kube.errors import ApiError
@@ -46,7 +47,7 @@ class Kubelet:
 
         :param reason: "Evicted" for the pod, or "OOMKilled" for its container, which its policy may restart
         """
-        with self._lock:
+        with self._lock, suppress(ApiError):  # it is deleted at that moment
             pod = self._pod(name)
             self.heads.kill(pod["metadata"]["uid"])
             if reason == "Evicted":

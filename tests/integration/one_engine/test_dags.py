@@ -163,7 +163,7 @@ def test_daily_dag_publishes_its_day_with_a_real_model(
             assert {k: result["seconds"][k] for k in value} == value
         elif name not in ("version", "history", "per_worker"):
             assert result[name] == value, name
-    assert set(result) - set(report) == {"ray_job_id", "dashboard_url", "report_path"}
+    assert set(result) - set(report) == {"ray_job_id", "dashboard_url", "report_path", "gpus_held"}
     assert set(result["seconds"]) - set(report["seconds"]) == {"queued", "total"}
 
 

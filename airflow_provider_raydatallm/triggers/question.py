@@ -1,4 +1,4 @@
-"""`QuestionTrigger`: finds out in the triggerer what became of a question that an earlier try had put."""
+"""`QuestionTrigger`: withdraws an earlier try's question, or reads its answer."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ class KubeRayCluster(Cluster):
         """:raises ConflictError: when somebody else has changed it meanwhile."""
         own = ray_job.hash_of(holder.task)
         job = self._api.get(self._name)
-        if job is None or "deletionTimestamp" in job["metadata"]:
+        if job is None or not ray_job.is_ours(job) or "deletionTimestamp" in job["metadata"]:
             return
         holds, version = ray_job.holds(job), str(job["metadata"]["resourceVersion"])
         if holds.get(own, 0) > holder.try_number:

@@ -574,6 +574,19 @@ def test_setup_that_fails_leaves_no_cluster(world: World) -> None:
     eventually(world.nothing_is_left)
 
 
+def test_setup_that_fails_leaves_the_cluster_of_others_alone(world: World) -> None:
+    body = {
+        "apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "backfill", "namespace": "ml"},
+        "spec": {"submissionMode": "InteractiveMode", "rayClusterSpec": CLUSTER["spec"]},
+    }  # fmt: skip
+    world.kube.store.create("rayjobs", "ml", body)
+    make, end = shared()
+    with pytest.raises(RayConnectionError, match="that no task had made"):
+        make.execute(context_of(make))  # type: ignore[arg-type]
+    end.execute(context_of(end))  # type: ignore[arg-type]
+    assert "deletionTimestamp" not in world.job["metadata"]
+
+
 @pytest.mark.parametrize("fault", ["edited", "away"])
 def test_teardown_ends_what_its_setup_had_made(
     world: World, monkeypatch: pytest.MonkeyPatch, fault: str

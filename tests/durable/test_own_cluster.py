@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from airflow_provider_raydatallm.clusters.kuberay.ray_job import owner_of
 from demo.customers import write_customers
 from tests.support.airflow_processes import Airflow
 from tests.support.airflow_rest import LIMIT, Task, wait_for
@@ -27,6 +29,7 @@ EXAMPLE = "customers_own_cluster"
 @pytest.fixture
 def operator(airflow: Airflow, kube: Kube) -> Iterator[RayOperator]:
     end_scheduled_runs(airflow)
+    kube.store.reset_clock()  # which another test moved: GPU seconds are counted by it and by ours
     for left in kube.objects("rayjobs"):
         kube.store.delete("rayjobs", "ml", left["metadata"]["name"])
     with RayOperator(kube, RealHeads()) as operator:
@@ -76,14 +79,21 @@ class Made:
 
     @property
     def head(self) -> str:
-        [pod] = self.operator.kube.objects("pods")
-        return str(pod["metadata"]["name"])
+        cluster = self._job["status"]["rayClusterName"]
+        pods = [pod["metadata"] for pod in self.operator.kube.objects("pods")]
+        [name] = [pod["name"] for pod in pods if pod["labels"]["ray.io/cluster"] == cluster]
+        return str(name)
 
     @property
     def state(self) -> str:
         """KubeRay's word for the cluster."""
-        [job] = self.operator.kube.objects("rayjobs")
-        return str(job["status"]["jobDeploymentStatus"])
+        return str(self._job["status"]["jobDeploymentStatus"])
+
+    @property
+    def _job(self) -> dict[str, Any]:
+        jobs = self.operator.kube.objects("rayjobs")
+        [job] = [job for job in jobs if owner_of(job).startswith(self.task.dag_id)]
+        return job
 
 
 @pytest.fixture

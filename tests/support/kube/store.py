@@ -113,6 +113,9 @@ class Store:
         """Moves the cluster's clock, by which deadlines are counted."""
         self._passed += timedelta(seconds=seconds)
 
+    def reset_clock(self) -> None:
+        self._passed = timedelta()
+
     # --- reading
 
     @property

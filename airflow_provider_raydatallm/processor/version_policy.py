@@ -127,7 +127,6 @@ def next_version(
         question(job, mode, base, adapters=adapters),
         version if carries_over else None,
         is_forced=mode == "forced",
-        forced=version if version is not None and version.question.startswith(f"{asked}-forced-") else None,
     )
     planned = checkpoint.planned_inputs()
     has_changed = planned and listing.hash not in planned

@@ -37,6 +37,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     plan_of_staged,
     renumbered_file,
 )
+from airflow_provider_raydatallm.processor.store.forced import set_earlier_answers_aside
 from airflow_provider_raydatallm.processor.store.lease import Lease, newest_epoch
 from airflow_provider_raydatallm.processor.store.rejections import is_rejected
 from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolders
@@ -245,6 +246,12 @@ def _put(
     own: dict[str, object] = {"staged_version": staged.name}
     if lease is not None:  # the next run's epoch is higher, and what this one leaves is known by its name
         own |= {"epoch": max(lease.epoch, staged.version.epoch), "run": lease.name}
+    try:
+        set_earlier_answers_aside(folders.metadata, Version(number, {**body, **own}))
+    except FileNotFoundError as e:
+        if Commits.list(folders.metadata).highest >= number:
+            return None
+        raise _gone(folders, f"{body['plan']} is gone") from e
     check()
     return _create(folders, number, {**body, **own})
 

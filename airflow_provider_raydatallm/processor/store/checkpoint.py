@@ -27,6 +27,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     epoch_of_cost,
     input_of_plan,
 )
+from airflow_provider_raydatallm.processor.store.forced import plans_of_forced
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
 from airflow_provider_raydatallm.processor.store.ledger import (
     Fragments,
@@ -150,8 +151,6 @@ class Checkpoint:
     being asked again, also that version (`version_policy.Mode`).
 
     :param is_forced: whether all rows are asked again where a person rejected their answers.
-    :param forced: the published version, if its rows were all asked again: none of them counts as it was
-        answered before.
     :param base: the version whose rows are taken over, if any. They lie beside those that runs of this
         question answered. Of what was there when it was published, only rows that it has not count.
     """
@@ -163,12 +162,11 @@ class Checkpoint:
         base: Version | None = None,
         *,
         is_forced: bool = False,
-        forced: Version | None = None,
     ) -> None:
         self.store = store
         self.question = question
         self.base = base
-        self._is_forced, self._forced = is_forced, forced
+        self._is_forced = is_forced
         self._of_probe = self._is_as_new_as_answers = False
         self.folder = f"{CHECKPOINT}/{question}"
         #: Where it says which rows a person had asked again.
@@ -241,9 +239,9 @@ class Checkpoint:
         )
         return ledger, tuple(one.decision_on(name) for name, one in rejections)
 
-    def _superseded(self, plan: Plan, units: Mapping[str, int], beside: Sequence[str]) -> OldRows | None:
+    def _superseded(self, plan: Plan, units: Mapping[str, int], beside: Sequence[str]) -> list[OldRows]:
         """Returns the rows that do not count as they were answered when the version was published whose rows
-        are taken over, or before the slice's newest; None where all count.
+        are taken over, or one that was forced, or before the slice's newest.
 
         :param beside: names of the slice's own files, if it is a probe.
         """
@@ -251,17 +249,18 @@ class Checkpoint:
             epoch = self.base.epoch if self.base is not None else 0
             if self._is_as_new_as_answers:
                 epoch = max(epoch, newest_answers(beside) - 1)
-            return OldRows(epoch, _all_spans(plan)) if epoch > 0 else None
-        if self.base is None:
-            if self._forced is None:
-                return None
-            again = _planned_rows(self.store, self._forced.plan)
-            spans = _spans((index, again[unit]) for unit, index in units.items() if unit in again)
-            return OldRows(self._forced.epoch, spans)
-        rows = self.rows_of_base
-        if not rows.keys() <= units.keys():
-            return None
-        return OldRows(self.base.epoch, _spans((units[unit], count) for unit, count in rows.items()))
+            return [OldRows(epoch, _all_spans(plan))] if epoch > 0 else []
+        every = {unit.id: unit.rows for unit in plan.units}
+        planned = [
+            (epoch, _planned_rows(self.store, name) or every)  # where it is damaged
+            for epoch, name in plans_of_forced(self.folder, beside)
+        ]
+        if self.base is not None and self.rows_of_base.keys() <= units.keys():
+            planned.append((self.base.epoch, self.rows_of_base))
+        return [
+            OldRows(epoch, _spans((units[unit], rows[unit]) for unit in rows.keys() & units.keys()))
+            for epoch, rows in planned
+        ]
 
     @cached_property
     def rows_of_base(self) -> Mapping[str, int]:

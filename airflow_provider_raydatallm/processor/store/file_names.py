@@ -33,6 +33,8 @@ _CHECKPOINT_PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
 _REJECTION = re.compile(rf"again-({NUMBER}-[0-9a-f]{{8}})\.json")
 _COST = re.compile(rf"cost-({NUMBER})\.json")
 _OF_EPOCH = re.compile(rf"cost-({NUMBER})\.json|[a-z0-9-]+-e({NUMBER})-[0-9a-f]{{16}}\.arrow")
+_FORCED = re.compile(rf"forced-({NUMBER})\.json")
+_FORCED_QUESTION = re.compile(rf"([0-9a-f]{{16}})-forced-{NUMBER}")
 _PLAN = re.compile(rf"plans/plan-({NUMBER})-[0-9a-f]{{8}}\.json")
 
 FileKind = Literal["part", "quarantine"]
@@ -119,6 +121,27 @@ def epoch_in_checkpoint(name: str) -> int | None:
     """The epoch of the run that wrote a file of a checkpoint, fragments too; None where its name has none."""
     match = _OF_EPOCH.fullmatch(name)
     return int(match[1] or match[2]) if match else None
+
+
+def holds_rows(name: str) -> bool:
+    """Whether a file in a checkpoint is a fragment."""
+    return epoch_in_checkpoint(name) is not None and epoch_of_cost(name) is None
+
+
+def question_before(question: str) -> str | None:
+    """The question that a forced version asked once more (`version_policy.question`); None for others."""
+    match = _FORCED_QUESTION.fullmatch(question)
+    return match[1] if match else None
+
+
+def plan_of_forced(epoch: int) -> str:
+    """The copy of a forced version's plan in the checkpoint of those answers that it replaces."""
+    return f"forced-{epoch:06}.json"
+
+
+def epoch_of_forced(name: str) -> int | None:
+    match = _FORCED.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def plan_of_staged(name: str) -> str:

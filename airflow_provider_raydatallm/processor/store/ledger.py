@@ -441,7 +441,7 @@ def read_ledger(
     *,
     retry: bool = False,
     asked_again: Sequence[OldRows] = (),
-    superseded: OldRows | None = None,
+    superseded: Sequence[OldRows] = (),
 ) -> Ledger:
     """Returns the fragments among `names`.
 
@@ -473,9 +473,9 @@ def read_ledger(
                 )
 
         collected = {kind: _collect(of_kind, units, read_all) for kind, of_kind in by_kind.items()}
-    if superseded is not None and not all(kind.carried.all() for kind in collected.values()):
+    if superseded and not all(kind.carried.all() for kind in collected.values()):
         answered = collected["rows"].filter(collected["rows"].carried).spans()
-        old = [superseded, OldRows(LAST_NUMBER, answered)]  # a published answer stays
+        old = [*superseded, OldRows(LAST_NUMBER, answered)]  # a published answer stays
         collected = {kind: fragments.without(old) for kind, fragments in collected.items()}
     for asked in asked_again:
         collected = {kind: fragments.set_aside(asked) for kind, fragments in collected.items()}

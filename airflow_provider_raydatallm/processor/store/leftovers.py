@@ -18,6 +18,7 @@ from airflow_provider_raydatallm.processor.store.epochs import newest_epoch_writ
 from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
     PROGRESS,
+    epoch_of_forced,
     input_of_plan,
     staged_of_rejection,
 )
@@ -105,9 +106,13 @@ def remove_checkpoints(
         store.remove(PROGRESS)
 
 
+def _decides(name: str) -> bool:
+    return staged_of_rejection(name) is not None or epoch_of_forced(name) is not None
+
+
 def remove_rows(metadata: Store, names: Sequence[str]) -> None:
     """Removes files of checkpoints. Which rows are asked again is there until their answers are gone: else
     these would count once more where this is killed."""
-    decisions = [name for name in names if staged_of_rejection(name.rpartition("/")[2])]
+    decisions = [name for name in names if _decides(name.rpartition("/")[2])]
     metadata.remove_all([name for name in names if name not in decisions])
     metadata.remove_all(decisions)

@@ -50,9 +50,14 @@ def stopped(job: SliceJob, cluster: InProcess) -> None:
         run(changed(job, **STOPS), cluster)
 
 
-def rejected(job: SliceJob, cluster: InProcess) -> None:
+def held(job: SliceJob, cluster: InProcess) -> str:
     report = run(changed(job, quality__gates=[{"of": "truncated", "max": 0.1, "then": "hold"}]), cluster)
-    discard_for_people(job.address, report.staged_version)
+    assert report.staged_version is not None
+    return report.staged_version
+
+
+def rejected(job: SliceJob, cluster: InProcess) -> None:
+    discard_for_people(job.address, held(job, cluster))
 
 
 def published(job: SliceJob) -> dict[int, str]:
@@ -84,6 +89,36 @@ def test_answers_that_were_not_published_are_in_no_later_version_of_the_slice(
     assert published(job) == {
         **{n: f"{n}, asked 2" for n in range(N) if n % 5}, **{n: f"{n}, asked 1" for n in (101, 102)[:new]}
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("then", [EXTEND, REPUBLISH], ids=["extend", "republish"])
+@pytest.mark.parametrize("before", [stopped, rejected, held])
+def test_answers_from_before_all_rows_were_asked_again_come_back_in_no_version(
+    job: SliceJob, before: Callable[[SliceJob, InProcess], object], then: dict[str, Any]
+) -> None:
+    """Nor once a version was built on the forced one, whose own plan is then removed."""
+    model = CountingModel()
+    model.fails = lambda n: False
+    cluster = InProcess(answer=model)
+    before(job, cluster)
+    model.cuts = lambda n: False
+    run(changed(job, rerun__force=True), cluster)
+    run(changed(job, **REPUBLISH), cluster)
+    if then is EXTEND:
+        add(job, 101, 102)
+        run(
+            changed(job, **EXTEND, rerun__on_config_change="recompute", publish__on_schema_change="accept"),
+            cluster,
+        )
+    asked = cluster.answered
+    add(job, 201)
+    report = run(
+        changed(job, rerun__on_input_change="recompute", **{**REPUBLISH, "publish__details": []}), cluster
+    )
+    assert report.counts.truncated == 0
+    assert all(answer != f"{n}, asked 1" for n, answer in published(job).items() if n < N)
+    kept = before is held  # rows of a checkpoint that somebody holds count, if they were answered since
+    assert cluster.answered - asked == N + 1 + 2 * (then is EXTEND and not kept)
 
 
 def test_published_answer_stays_whatever_a_later_run_answered_that_was_stopped(job: SliceJob) -> None:

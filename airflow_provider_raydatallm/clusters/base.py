@@ -66,10 +66,12 @@ class Order:
     """A cluster that is to be made for a task.
 
     :param queue_s: for how long the task waits for it.
+    :param is_unused: whether one that was made for a job of the task will not do, which ends with that job.
     """
 
     blueprint: Blueprint
     queue_s: float
+    is_unused: bool = False
 
 
 @dataclass(frozen=True)
@@ -149,6 +151,11 @@ class Cluster(ABC):
     def note_job(self, submission_id: str) -> None:  # noqa: B027
         """Says which job the cluster was acquired for, once that is submitted: a cluster that was made for it
         may end with it. Said more than once, it changes nothing."""
+
+    @property
+    def is_used(self) -> bool:
+        """Whether it ends with a job for which it was made, so that another job needs another cluster."""
+        return False
 
     def release(self, holder: Holder | None, ended: Collection[str] = ()) -> None:  # noqa: B027
         """Notes that `holder` does not need the cluster any more; others may, such as a newer try of its

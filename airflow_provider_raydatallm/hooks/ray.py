@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -70,7 +71,7 @@ class RayHook(BaseHook):
         #: Of the cluster that was acquired, or that a record names.
         self._identity = ""
         self._acquires = True
-        self._keeps = False
+        self._keeps = self._needs_unused = False
         self._last_settings: RaySettings | None = None
 
     @classmethod
@@ -213,9 +214,25 @@ class RayHook(BaseHook):
         except ClusterEndedError:
             if not (self._acquires and self._identity):
                 raise
-            self._identity, self._keeps, self._last_settings = "", False, None
+            self._forget()
             _ = self.settings
         return self._identity
+
+    def leave_used(self) -> None:
+        """Says that no job of the holder runs, and one is to be submitted: a cluster that was made for one
+        before is released, and acquired no more."""
+        self._needs_unused = True
+        if self.acquired and self._cluster.is_used:
+            self.release()
+            self._forget()
+
+    def _forget(self) -> None:
+        self._identity, self._keeps, self._last_settings = "", False, None
+        self.__dict__.pop("settings", None)
+
+    def _wanted(self) -> Order | None:
+        order = self._order()
+        return order and replace(order, is_unused=self._needs_unused)
 
     def keep(self) -> None:
         """Says that a job runs on the cluster that was acquired: from now on the hook calls no other one, and
@@ -325,10 +342,10 @@ class RayHook(BaseHook):
         if self._identity:
             return open_cluster(self._identity)
         settings = self._read_connection()
-        return open_cluster(settings.cluster, settings.address, self._order())
+        return open_cluster(settings.cluster, settings.address, self._wanted())
 
     def _reach(self, settings: RaySettings) -> RaySettings:
-        order = None if self._keeps else self._order()
+        order = None if self._keeps else self._wanted()
         if self._keeps or (order is not None and self._identity):
             try:
                 return self._reach_cluster(open_cluster(self._identity, settings.address), settings)

@@ -430,6 +430,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
 
         :param turn: of a task that has waited for that in the triggerer.
         """
+        tracker.leave_used_cluster()
         has_turn = turn is not None
         turn = turn or Turn(tracker.queue_place(tracker.submission.job.limits.queue))
         place = turn.place

@@ -42,6 +42,9 @@ class KubeRayCluster(Cluster):
     ends_when_released = True
     is_made_to_order = True
 
+    #: Names of what was made for the task, when it was last looked for.
+    _others: Collection[str] = ()
+
     @cached_property
     def _api(self) -> KubernetesApi:
         if self._own:
@@ -132,6 +135,12 @@ class KubeRayCluster(Cluster):
         if (patched := self._api.patch(self._name, {"spec": {"jobId": submission_id}})) is not None:
             self._watch.note(patched)
 
+    @property
+    def is_used(self) -> bool:
+        """KubeRay follows one job, also one that its head has lost."""
+        job = self._watch.get(self._name)
+        return job is not None and ray_job.is_used(job)
+
     def held_nodes(self) -> Sequence[HeldNode]:
         """As they are now: pods that are gone held some, too."""
         job = self._watch.get(self._name)
@@ -192,10 +201,11 @@ class KubeRayCluster(Cluster):
         blueprint = self._blueprint
         if blueprint.name is None:
             listed, _ = self._api.find(ray_job.task_selector(holder.task))
-            made = [one for one in listed if not ray_job.is_ending(one)]
+            self._others = {str(one["metadata"]["name"]) for one in listed}
+            made = [one for one in listed if not ray_job.is_ending(one) and self._will_do(one)]
             same = [one for one in made if ray_job.digest_of(one) == blueprint.digest]
             found = max(same, key=lambda one: str(one["metadata"]["creationTimestamp"]), default=None)
-            self._remove_unused([one for one in listed if one is not found], holder)
+            self._remove_left([one for one in listed if one is not found], holder)
         else:
             found = self._api.get(blueprint.name)
         if found is None:
@@ -214,14 +224,18 @@ class KubeRayCluster(Cluster):
         self._watch.note(patched)
         return patched
 
-    def _remove_unused(self, others: Sequence[RayJob], holder: Holder) -> None:
-        """Removes what earlier tries of the task have left: clusters that KubeRay has ended, and those that
-        never had a job, such as of a template before it was edited."""
+    def _will_do(self, job: RayJob) -> bool:
+        return self._wanted is None or not (self._wanted.is_unused and ray_job.is_used(job))
+
+    def _remove_left(self, others: Sequence[RayJob], holder: Holder) -> None:
+        """Removes what earlier tries of the task have left: clusters that KubeRay has ended, those that never
+        had a job, such as of a template before it was edited, and those whose job is over."""
         for job in others:
             is_removed = "deletionTimestamp" in job["metadata"]
             is_earlier = ray_job.holds(job).get(ray_job.hash_of(holder.task), 0) <= holder.try_number
-            is_unused = ray_job.is_ending(job) or not job["spec"].get("jobId")
-            if is_unused and is_earlier and not is_removed:
+            has_job = ray_job.is_used(job) and not ray_job.is_ending(job)
+            is_left = not (has_job and self._will_do(job))
+            if is_left and is_earlier and not is_removed:
                 with contextlib.suppress(ConflictError):
                     self._api.delete(job["metadata"]["name"], str(job["metadata"]["resourceVersion"]))
 
@@ -250,7 +264,7 @@ class KubeRayCluster(Cluster):
     def _make(self, holder: Holder) -> RayJob:
         assert self._wanted is not None
         self._check_secret()
-        body = ray_job.to_ray_job(self._wanted, holder)
+        body = ray_job.to_ray_job(self._wanted, holder, self._others)
         try:
             made: RayJob = self._api.create(body)
         except ConflictError:  # another task was first

@@ -25,7 +25,8 @@ def held_node(pod: Mapping[str, Any]) -> HeldNode | None:
         return None
     # Init containers wait for the head, and have the same image.
     of_containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
-    started = [at for one in of_containers if (at := _started(one.get("state") or {})) is not None]
+    states = [one.get(which) or {} for one in of_containers for which in ("state", "lastState")]
+    started = [at for state in states if (at := _started(state)) is not None]
     return HeldNode(gpus, _seconds(scheduled), min(started, default=None))
 
 

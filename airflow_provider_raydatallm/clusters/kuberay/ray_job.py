@@ -11,8 +11,8 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from itertools import count
 from typing import Any
 
 from airflow_provider_raydatallm.clusters.base import Holder, Order
@@ -34,7 +34,8 @@ _NOTE_SECONDS = 60
 RayJob = Mapping[str, Any]
 
 
-def to_ray_job(order: Order, holder: Holder) -> dict[str, Any]:
+def to_ray_job(order: Order, holder: Holder, others: Collection[str] = ()) -> dict[str, Any]:
+    """:param others: names of what was made for the task and is there."""
     blueprint = order.blueprint
     lifetime = math.ceil(blueprint.lifetime)
     waits = lifetime
@@ -52,7 +53,7 @@ def to_ray_job(order: Order, holder: Holder) -> dict[str, Any]:
         "apiVersion": API_VERSION,
         "kind": "RayJob",
         "metadata": {
-            "name": blueprint.name or _new_name(holder.task),
+            "name": blueprint.name or _new_name(holder, others),
             "labels": labels,
             "annotations": annotations,
         },
@@ -100,6 +101,11 @@ def is_shared(job: RayJob) -> bool:
     return _TASK not in (job["metadata"].get("labels") or {})
 
 
+def is_used(job: RayJob) -> bool:
+    """Whether it has the one job that KubeRay follows, and with which it ends its cluster."""
+    return bool(job["spec"].get("jobId")) and not is_shared(job)
+
+
 def address_of(job: RayJob) -> str | None:
     """How its Jobs API is reached, if not by its service."""
     address = (job["metadata"].get("annotations") or {}).get(_ADDRESS)
@@ -134,6 +140,10 @@ def why_it_ended(job: RayJob) -> str:
     return ": ".join(words)
 
 
-def _new_name(task: str) -> str:
-    slug = re.sub(r"[^a-z0-9]+", "-", task.lower()).strip("-")[:28].strip("-")
-    return f"llm-{slug}-{secrets.token_hex(4)}" if slug else f"llm-{secrets.token_hex(4)}"
+def _new_name(holder: Holder, others: Collection[str]) -> str:
+    """The same whenever it is asked for: a request whose answer was lost, and that comes late, makes no
+    second cluster."""
+    slug = re.sub(r"[^a-z0-9]+", "-", holder.task.lower()).strip("-")[:24].strip("-")
+    parts = ("llm", slug, hash_of(holder.task)[:8], str(holder.try_number))
+    first = "-".join(filter(None, parts))
+    return next(name for n in count(1) if (name := f"{first}-{n}") not in others)

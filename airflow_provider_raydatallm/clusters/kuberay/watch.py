@@ -86,6 +86,8 @@ class RayJobWatch:
                 self._has_listed.set()
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        for key in [key for key, watch in list(_watches.items()) if watch is self]:
+            _watches.pop(key, None)  # and its credentials
 
     def _told(self, event: str, job: dict[str, Any]) -> None:
         with self._lock:

@@ -281,6 +281,10 @@ class JobTracker:
             options.reconnect_timeout,
         )  # fmt: skip
 
+    def leave_used_cluster(self) -> None:
+        """Before a job is submitted: none of the task's runs any more."""
+        self.keep_trying(self.hook.leave_used)
+
     def renew_submission(self) -> None:
         """Builds it again before it is sent: credentials that were lent for it may end meanwhile."""
         self.__dict__.pop("submission", None)
@@ -310,7 +314,7 @@ class JobTracker:
         self.keep_trying(send)
         record = self.record
         self._note(replace(record, phase="submitted"))
-        self.keep_trying(lambda: self.hook.note_job(record.submission_id))
+        self._note_job(record.submission_id)
         self._release(needed=record.cluster)
         self._log.info(
             "Submitted Ray job %s: %s", record.submission_id, self.hook.job_url(record.submission_id)
@@ -318,6 +322,15 @@ class JobTracker:
         if advice := self.hook.dashboard_advice:
             self._log.info("%s", advice)
         return cast("JobRef", self.job)
+
+    def _note_job(self, job_id: str) -> None:
+        """:raises RayConnectionError: when it may not be said of which job the cluster is; then none runs."""
+        try:
+            self.keep_trying(lambda: self.hook.note_job(job_id))
+        except RayConnectionError:
+            self.keep_trying(lambda: stop_and_wait(self.hook, job_id))
+            self.mark_ended()
+            raise
 
     def _intend(self, cluster: str) -> None:
         """Records a job before it is submitted to `cluster`."""
@@ -374,8 +387,11 @@ class JobTracker:
         :param job: see `submit_status_job`.
         :param words: of the command, which say what was decided.
         """
+        self.leave_used_cluster()
         self._held.add(self.keep_trying(self.hook.acquire))
-        return self._submit_command(job, "decide", "--staged", staged, *words)
+        sent = self._submit_command(job, "decide", "--staged", staged, *words)
+        self._note_job(sent.submission_id)
+        return sent
 
     def _submit_command(
         self,

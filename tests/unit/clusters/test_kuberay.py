@@ -395,6 +395,53 @@ def test_answer_that_is_lost_makes_no_second_cluster(world: World) -> None:
     eventually(world.nothing_is_left)
 
 
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("has_ended", [True, False])
+def test_job_that_follows_one_has_a_cluster_of_its_own(world: World, has_ended: bool, is_known: bool) -> None:
+    """KubeRay follows the first: it would end the cluster two minutes after that, or never, if it is lost."""
+    tracker = world.tracker("a")
+    first = world.submit(tracker)
+    eventually(lambda: world.job["status"]["jobDeploymentStatus"] == "Running")
+    if has_ended:
+        world.end_job("FAILED")
+    else:
+        world.head.jobs.clear()
+    second = tracker if is_known else world.tracker("a", try_number=2)
+    second.leave_used_cluster()
+    assert world.submit(second).cluster != first.cluster
+    eventually(lambda: len(world.kube.objects("rayjobs")) == 1)
+    assert world.job["spec"]["jobId"] == second.record.submission_id
+    second.conclude({"outcome": "published"})
+    eventually(world.nothing_is_left)
+
+
+def test_cluster_that_waits_for_its_first_job_is_kept_for_it(world: World) -> None:
+    tracker = world.tracker("a")
+    world.wait_for_cluster(tracker)
+    cluster = tracker.hook.acquired
+    tracker.leave_used_cluster()
+    resumed = world.tracker("a")
+    resumed.leave_used_cluster()
+    assert (resumed.hook.acquire(), world.submit(tracker).cluster) == (cluster, cluster)
+
+
+def test_job_that_its_cluster_may_not_be_told_of_is_stopped(world: World) -> None:
+    tracker = world.tracker("a")
+    world.wait_for_cluster(tracker)
+    world.kube.fail("patch", "rayjobs", 403, times=1000)
+    with pytest.raises(RayConnectionError, match="it refuses to patch rayjobs"):
+        tracker.submit()
+    assert [job["status"] for job in world.head.jobs] == ["STOPPED"]
+    eventually(world.nothing_is_left)
+
+
+def test_job_that_decides_ends_its_cluster(world: World) -> None:
+    tracker = world.tracker("a")
+    world.wait_for_cluster(tracker)
+    sent = tracker.submit_decision(tracker.submission.job, "000001-12345678", ["commit"])
+    assert world.job["spec"]["jobId"] == sent.submission_id
+
+
 @pytest.mark.parametrize("fault", ["cut", "expired", "429", "away"])
 def test_task_outlasts_an_api_server_that_fails_for_a_while(world: World, fault: str) -> None:
     world.operator.hold_pods("l4", "Unschedulable")
@@ -503,7 +550,8 @@ def test_task_in_line_for_a_cluster_that_ends_has_another_made(world: World) -> 
     eventually(world.nothing_is_left)
     turn = asyncio.run(asyncio.wait_for(wait_in_line(place, Log()), 60))
     assert turn.place.cluster == place.cluster
-    assert world.submit(world.tracker("a")).cluster != place.cluster
+    world.submit(world.tracker("a"))
+    assert world.job["status"]["jobDeploymentStatus"]
 
 
 def test_nothing_of_the_connection_is_sent_to_a_cluster_that_was_made(

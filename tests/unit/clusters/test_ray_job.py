@@ -46,8 +46,12 @@ def test_names_and_labels_are_valid_whatever_the_task_is_called(task: str) -> No
     assert metadata["annotations"]["airflow-ray-llm/owner"] == task
 
 
-def test_two_clusters_of_a_task_have_names_of_their_own() -> None:
-    assert job_of()["metadata"]["name"] != job_of()["metadata"]["name"]
+def test_cluster_that_is_asked_for_twice_has_one_name_and_one_beside_it_another() -> None:
+    order = Order(Blueprint.parse({"template": CLUSTER}), 3600)
+    names = [ray_job.to_ray_job(order, HOLDER, others)["metadata"]["name"] for others in ((), (), ("x",))]
+    assert len(set(names)) == 1
+    assert ray_job.to_ray_job(order, HOLDER, names)["metadata"]["name"] not in names
+    assert ray_job.to_ray_job(order, Holder(HOLDER.task, 3))["metadata"]["name"] not in names
 
 
 def test_newest_try_of_each_task_holds_it() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,8 +13,8 @@ import yaml
 from pydantic import AfterValidator, Field, ValidationError, field_validator
 
 from airflow_provider_raydatallm.clusters.derived import GpuNeeds, derive_template
+from airflow_provider_raydatallm.clusters.template import check_spec
 from airflow_provider_raydatallm.contract.base import Contract, Options, Seconds
-from airflow_provider_raydatallm.contract.log.secret_shapes import is_secret_name
 
 API_VERSION = "ray.io/v1"
 #: KubeRay adds to the name of a RayJob what tells its cluster and pods.
@@ -84,23 +84,7 @@ class Blueprint(Contract):
             raise ValueError(
                 f"it is a {kind!r} of {api!r}: give a RayCluster, or a RayJob, of {API_VERSION!r}"
             )
-        spec = _spec_of(value)
-        pods = [pod for pod in _pods(spec) if isinstance(pod, Mapping)]
-        if not pods or any(not pod.get("containers") for pod in pods):
-            raise ValueError(
-                "it lacks containers: headGroupSpec.template.spec.containers says what its head runs"
-            )
-        asks_for_token = (spec.get("authOptions") or _WITH_TOKEN).get("mode") == "token"
-        if asks_for_token and not spec.get("rayVersion"):
-            raise ValueError(
-                "it has no rayVersion, by which KubeRay knows that its Ray can ask for a token: give that of "
-                "its image, or authOptions: {mode: disabled}"
-            )
-        for name in _plain_secrets(pods):
-            raise ValueError(
-                f"its variable {name} holds a secret in plain text: take it from a Secret, with "
-                "valueFrom.secretKeyRef"
-            )
+        check_spec(_spec_of(value))
         return value
 
     @field_validator("address")
@@ -168,20 +152,3 @@ def _spec_of(template: Mapping[str, Any]) -> Mapping[str, Any]:
     if not isinstance(spec, Mapping):
         raise ValueError(f"the {template.get('kind')} has no spec of a cluster")
     return spec
-
-
-def _pods(spec: Mapping[str, Any]) -> Iterator[Any]:
-    """Yields the specs of its pods; None for one that has none."""
-    groups = [spec.get("headGroupSpec"), *(spec.get("workerGroupSpecs") or ())]
-    for group in groups:
-        template = group.get("template") if isinstance(group, Mapping) else None
-        pod = template.get("spec") if isinstance(template, Mapping) else None
-        yield pod if isinstance(pod, Mapping) else {}
-
-
-def _plain_secrets(pods: list[Mapping[str, Any]]) -> Iterator[str]:
-    for pod in pods:
-        for container in (*pod.get("containers", ()), *pod.get("initContainers", ())):
-            for variable in container.get("env") or ():
-                if variable.get("value") and is_secret_name(str(variable.get("name"))):
-                    yield str(variable["name"])

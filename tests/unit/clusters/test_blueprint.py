@@ -11,8 +11,15 @@ from tests.support.kube.tasks import CLUSTER, CONTAINER, SPEC
 
 
 def with_env(*variables: dict[str, Any]) -> dict[str, Any]:
-    pod = {"spec": {"containers": [{**CONTAINER, "env": list(variables)}]}}
-    return {**CLUSTER, "spec": {**SPEC, "headGroupSpec": {"rayStartParams": {}, "template": pod}}}
+    return with_pod({"containers": [{**CONTAINER, "env": list(variables)}]})
+
+
+def with_pod(pod: dict[str, Any]) -> dict[str, Any]:
+    return with_leaf("headGroupSpec", {"rayStartParams": {}, "template": {"spec": pod}})
+
+
+def with_leaf(name: str, value: Any) -> dict[str, Any]:
+    return {**CLUSTER, "spec": {**SPEC, name: value}}
 
 
 @pytest.mark.parametrize("kind", ["dict", "text", "file", "ray job"])
@@ -48,7 +55,16 @@ def test_clusters_of_other_pods_are_not_shared() -> None:
     ({"template": {**CLUSTER, "apiVersion": "ray.io/v1alpha1"}}, "it is a 'RayCluster' of 'ray.io/v1alpha1'"),
     ({"template": {**CLUSTER, "kind": "RayService"}}, "it is a 'RayService' of 'ray.io/v1'"),
     ({"template": {**CLUSTER, "spec": None}}, "the RayCluster has no spec of a cluster"),
-    ({"template": {**CLUSTER, "spec": {"headGroupSpec": {}}}}, "it lacks containers"),
+    ({"template": {**CLUSTER, "spec": {"headGroupSpec": {}}}}, "it lacks headGroupSpec.template"),
+    ({"template": with_pod({"containers": []})}, r"it lacks headGroupSpec\.template\.spec\.containers"),
+    ({"template": with_pod({"containers": {"name": "ray"}})}, r"it lacks headGroupSpec.*spec\.containers"),
+    ({"template": with_env({"value": "1"})}, r"it lacks headGroupSpec.*containers\.0\.env\.0\.name"),
+    ({"template": with_leaf("authOptions", "token")}, r"authOptions: Input should be"),
+    ({"template": with_leaf("suspend", True)}, "KubeRay would never start its pods"),
+    ({"template": with_leaf("autoscalerOptions", {"env": [{"name": "API_KEY", "value": "x"}]})},
+     "variable API_KEY holds a secret"),
+    ({"template": with_leaf("gcsFaultToleranceOptions", {"redisPassword": {"value": "x"}})},
+     "redisPassword holds a secret"),
     ({"template": {**CLUSTER, "spec": {**SPEC, "rayVersion": None}}}, "it has no rayVersion"),
     ({"template": with_env({"name": "HF_TOKEN", "value": "hf_x"})}, "variable HF_TOKEN holds a secret"),
     ({"template": CLUSTER, "name": "n" * 48}, "is no name for a Ray cluster: give at most 47"),

@@ -1,5 +1,5 @@
 """A node that joins a cluster on this machine: `python -m tests.chaos.node GCS_ADDRESS CPUS`, until it is
-killed. `ray start` joins none on loopback."""
+killed; prints its id. `ray start` joins none on loopback."""
 
 from __future__ import annotations
 
@@ -18,4 +18,5 @@ if __name__ == "__main__":
         ),
         head=False, shutdown_at_exit=False, spawn_reaper=False,
     )  # fmt: skip
+    print(joined.node_id, flush=True)
     threading.Event().wait()

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import cached_property
 
 import psutil
 
@@ -21,10 +22,29 @@ class Node:
     """A second node of the head's cluster, on this machine."""
 
     def __init__(self, head: LocalHead, cpus: int) -> None:
+        self._head = head
         self._process = subprocess.Popen(
             [sys.executable, "-m", "tests.chaos.node", head.gcs_address, str(cpus)],
-            env=os.environ | head.environment(), cwd=ROOT, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            env=os.environ | head.environment(), cwd=ROOT, stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+
+    @cached_property
+    def id(self) -> str:
+        """Waits for it to join."""
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().strip()
+
+    def give_notice(self, seconds: int) -> None:
+        """That it is reclaimed, as Ray is told of spot nodes. Nobody ends it then."""
+        subprocess.run(
+            [
+                sys.executable, "-m", "ray.scripts.scripts", "drain-node",
+                "--address", self._head.gcs_address, "--node-id", self.id,
+                "--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot",
+                "--deadline-remaining-seconds", str(seconds),
+            ],
+            env=os.environ | self._head.environment(), check=True, capture_output=True,
         )  # fmt: skip
 
     def kill(self, *, raylet_only: bool = False) -> None:

@@ -120,6 +120,21 @@ class _HoldingWorker(_StubWorker):
             lines.write(f"{tokens}\n")
 
 
+class _NotingWorker(_StubWorker):
+    """Adds the name of its node to `<output>.begun` for each row that it begins."""
+
+    def __init__(self, journal: str) -> None:
+        super().__init__(journal)
+        self._begun = journal.replace(".workers", ".begun")
+
+    async def _generate_row(self, tokens: list[int], params: str, user: str) -> dict[str, Any]:
+        import ray
+
+        with open(self._begun, "a") as begun:
+            begun.write(f"{ray.get_runtime_context().get_node_id()}\n")
+        return await super()._generate_row(tokens, params, user)
+
+
 class _PickyWorker(_StubWorker):
     """Can start once: `<output>.taken` says that it did."""
 
@@ -167,6 +182,10 @@ class HoldingWorkers(StubWorkers):
     @property
     def cpu_actors(self) -> tuple[int, int]:
         return (2, 2)
+
+
+class NotingWorkers(StubWorkers):
+    worker = _NotingWorker
 
 
 class PickyWorkers(StubWorkers):

@@ -3,7 +3,7 @@
 Whoever hands rows in goes on: what is unfinished is this one's account. A thread sends waiting rows wherever
 a worker has room, the longest first where their `max_tokens` differ, so that a row that takes long holds one
 place and nothing else. What a worker did not answer when it died is sent again, and so are the rows of a
-silent worker: the first answer counts. A row that was in two engines when they died is left for an engine of
+silent worker: the first answer counts. A worker whose node leaves finishes what it has. A row that was in two engines when they died is left for an engine of
 its own (`isolation`).
 """
 
@@ -33,6 +33,8 @@ _WINDOW_TOKENS = 8_000_000
 #: Fewer rows wait for more room in a worker, unless there are no more.
 _SMALLEST_CALL = 16
 _TICK_SECONDS = 0.5
+#: Before a worker's node leaves: what it has not answered by then is asked elsewhere.
+_LAST_SECONDS = 20.0
 
 #: The ready workers that a feeder uses, and its share of each; is told whether rows wait to be sent.
 ReadyWorkers = Callable[[bool], tuple[Sequence[Worker], RowBudget]]
@@ -84,7 +86,8 @@ class Dispatcher:
         self._queue: list[tuple[str, int, int, list[Row]]] = []
         self._queued_rows = self._queued_tokens = 0
         self._links: list[_Link] = []
-        self._silent: set[Worker] = set()
+        #: Workers that get no rows now.
+        self._closed: set[Worker] = set()
         #: Rows that were handed in, and are neither delivered nor left.
         self._unsettled = 0
         self._deadlines = RowDeadlines()
@@ -185,7 +188,7 @@ class Dispatcher:
         """Sends waiting rows to a worker that has room. Returns whether it did."""
         links = [link for link in self._links if link.worker is worker]
         is_dead = worker.has_one_stream and any(link.is_dead for link in links)
-        if not self._queue or is_dead or worker in self._silent:
+        if not self._queue or is_dead or worker in self._closed:
             return False
         if share.batches is not None:
             batches = {row.batch for link in links for row in link.rows.values()}
@@ -219,19 +222,23 @@ class Dispatcher:
         threading.Thread(target=self._read, args=(link, call), name="ray-llm-answers", daemon=True).start()
 
     def _ask_again(self, workers: Sequence[Worker]) -> None:
-        """Has rows of silent workers, and overdue rows, answered by others too."""
+        """Has rows of workers that are silent or about to leave, and overdue rows, answered by others too."""
         all_workers = {*workers, *(link.worker for link in self._links)}
-        self._silent = {worker for worker in all_workers if worker.silent_s() >= self._silent_after_s}
+        silent = {worker for worker in all_workers if worker.silent_s() >= self._silent_after_s}
+        leaving = {worker: s for worker in all_workers if (s := worker.leaves_in_s()) is not None}
+        lost = silent | {worker for worker, seconds in leaving.items() if seconds <= _LAST_SECONDS}
+        # Those that leave go on where there is no other.
+        self._closed = silent | leaving.keys() if set(workers) - silent - leaving.keys() else silent
         limits, now = self._deadlines.seconds(), time.monotonic()
-        elsewhere = self._asked_again_in(link for link in self._links if link.worker not in self._silent)
+        elsewhere = self._asked_again_in(link for link in self._links if link.worker not in lost)
         again: list[Row] = []
         for link in self._links:
-            if not set(workers) - self._silent - {link.worker}:
+            if not set(workers) - self._closed - lost - {link.worker}:
                 continue
-            is_silent = link.worker in self._silent
+            is_in_lost = link.worker in lost
             for row in link.rows.values():
                 is_overdue = limits is not None and now - row.sent_at > limits[0] + limits[1] * row.max_tokens
-                is_lost = is_silent and row not in elsewhere
+                is_lost = is_in_lost and row not in elsewhere
                 if (is_lost or (is_overdue and not row.asked_again)) and not row.is_queued:
                     row.asked_again = row.is_queued = True
                     row.avoid = link.worker

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.processor.ray_runtime.actor_deaths import is_death
 from airflow_provider_raydatallm.processor.ray_runtime.cluster_store import ClusterStore
+from airflow_provider_raydatallm.processor.ray_runtime.leaving_nodes import leaving_nodes
 
 if TYPE_CHECKING:
     from ray import ObjectRef
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 #: Seconds between two looks for a worker that was started again, and between two questions whether one lives.
 _LOOKUP_SECONDS = 1.0
 _PING_SECONDS = 5.0
+#: Between two questions which nodes leave.
+_NOTICE_SECONDS = 2.0
 #: What Ray says of an actor whose process ended by itself, not by `ray.kill`, with its node or its owner.
 _PROCESS_DIED = "worker process has died"
 
@@ -59,6 +62,10 @@ class Worker(Protocol):
     def silent_s(self) -> float:
         """Seconds for which it has not answered whether it lives."""
 
+    def leaves_in_s(self) -> float | None:
+        """Seconds until its node leaves the cluster, as far as that was announced; infinity where the node
+        waits for it, and None where it stays."""
+
 
 class WorkerPool(Protocol):
     def ready(self) -> Sequence[Worker]:
@@ -81,9 +88,11 @@ class OwnWorkerPool:
         self._actors, self._names, self._feeder = actors, [str(i) for i in range(workers)], feeder
         self._workers: dict[str, OwnWorker] = {}
         self._looked_up_at = -_LOOKUP_SECONDS
+        self._noticed_at = -_NOTICE_SECONDS
 
     def ready(self) -> Sequence[OwnWorker]:
         self._look_up()
+        self._heed_notices()
         return [worker for worker in self._workers.values() if worker.is_ready()]
 
     def _look_up(self) -> None:
@@ -104,6 +113,15 @@ class OwnWorkerPool:
                 self._workers[name] = OwnWorker(name, actor, ray.get_actor(actor), self._feeder)
 
 
+    def _heed_notices(self) -> None:
+        if time.monotonic() - self._noticed_at < _NOTICE_SECONDS:
+            return
+        self._noticed_at = time.monotonic()
+        leaving = leaving_nodes()
+        for worker in self._workers.values():
+            worker.leaves_at = leaving.get(worker.process.get("node_id", ""))
+
+
 class OwnWorker:
     has_one_stream = True
     largest_call = 512
@@ -114,6 +132,8 @@ class OwnWorker:
         self.actor = actor
         self.is_dead = False
         self.process: Mapping[str, Any] = {}
+        #: Epoch seconds; see `leaves_in_s`.
+        self.leaves_at: float | None = None
         self._handle = handle
         self._feeder = feeder
         self._ready: ObjectRef[Any] | None = handle.ready.remote()
@@ -148,6 +168,9 @@ class OwnWorker:
 
     def cancel(self, rows: Sequence[int]) -> None:
         self._handle.cancel.remote(self._feeder, list(rows))
+
+    def leaves_in_s(self) -> float | None:
+        return None if self.leaves_at is None else self.leaves_at - time.time()
 
     def silent_s(self) -> float:
         import ray

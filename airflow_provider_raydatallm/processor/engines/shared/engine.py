@@ -348,6 +348,9 @@ class SharedWorkerPool:
     def silent_s(self) -> float:
         return 0.0  # Serve ends workers that hang
 
+    def leaves_in_s(self) -> float | None:
+        return None  # Serve sends nothing to a node that leaves
+
 
 def _startup_seconds(engine: str) -> Mapping[str, float]:
     """Of one of its workers; {} if that does not respond."""

@@ -34,6 +34,7 @@ class Worker:
         self.numbers: dict[int, int] = {}  # of rows, by the lengths of their prompts
         self.cancelled: list[int] = []
         self.silence = 0.0
+        self.leaves: float | None = None
         self.streams: list[queue.Queue[Any]] = []
 
     def generate(self, rows: pa.Table) -> Iterator[pa.Table]:
@@ -63,6 +64,9 @@ class Worker:
 
     def cancel(self, rows: Sequence[int]) -> None:
         self.cancelled += rows
+
+    def leaves_in_s(self) -> float | None:
+        return self.leaves
 
     def silent_s(self) -> float:
         return self.silence
@@ -260,6 +264,54 @@ def test_rows_of_a_silent_worker_are_asked_elsewhere_and_the_first_answer_counts
     assert desk.drain() == []
     assert desk.delivered == [1, 2]
     assert one.calls == [[1, 2]]  # and gets no more rows while it is silent
+
+
+def test_worker_whose_node_leaves_finishes_its_rows_and_gets_no_more() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one)
+    handed_in = rows(1, 2)
+    desk.dispatcher.hand_in(handed_in)
+    called(one, [1, 2])
+    one.leaves = 110
+    desk.workers.append(two)
+    time.sleep(1)
+    desk.dispatcher.hand_in(rows(3))
+    called(two, [3])
+    one.answer(1)
+    wait_for(lambda: desk.delivered == [1], 30)
+    assert not any(row.asked_again for row in handed_in)
+    one.leaves = 19
+    called(two, [3], [2])
+    two.answer(2, 3)
+    wait_for(lambda: one.cancelled == [one.numbers[2]], 30)
+    assert desk.drain() == []
+    assert one.calls == [[1, 2]]
+
+
+def test_worker_whose_node_stays_after_all_gets_rows_again() -> None:
+    one, two = Worker("1"), Worker("2")
+    desk = Desk(one, two, rows=1)
+    one.leaves = 110
+    time.sleep(1)
+    desk.dispatcher.hand_in(rows(1, 2))
+    called(two, [1])
+    one.leaves = None
+    called(one, [2])
+    one.answer(2)
+    two.answer(1)
+    assert desk.drain() == []
+
+
+def test_workers_whose_nodes_all_leave_get_rows_as_long_as_they_are_there() -> None:
+    worker = Worker()
+    desk = Desk(worker)
+    worker.leaves = 10
+    time.sleep(1)
+    desk.dispatcher.hand_in(rows(1))
+    called(worker, [1])
+    worker.answer(1)
+    assert desk.drain() == []
+    assert worker.calls == [[1]]
 
 
 def test_row_that_is_overdue_in_a_living_worker_is_asked_of_another() -> None:

@@ -80,6 +80,9 @@ class Worker:
 
     def cancel(self, rows: Sequence[int]) -> None: ...
 
+    def leaves_in_s(self) -> float | None:
+        return None
+
     def silent_s(self) -> float:
         return 0.0
 

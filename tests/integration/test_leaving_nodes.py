@@ -1,0 +1,63 @@
+"""Nodes that are reclaimed while they answer a slice's rows."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
+from tests.chaos.nodes import Node
+from tests.support.paths import ROOT
+from tests.support.slices import Ask
+from tests.support.waiting import in_thread, wait_for
+
+ROWS, AT_ONCE = 160, 10
+
+
+@pytest.fixture
+def node(ray_head: LocalHead) -> Iterator[Node]:
+    """With room for one of two workers, and for nothing else."""
+    node = Node(ray_head, 4)
+    try:
+        yield node
+    finally:
+        node.kill()
+
+
+@pytest.mark.parametrize("seconds", [40, pytest.param(0, marks=pytest.mark.long)], ids=["notice", "none"])
+def test_rows_of_a_node_that_is_reclaimed_are_asked_again_only_without_notice(
+    ask: Ask, node: Node, tiny_model: Path, tmp_path: Path, seconds: int
+) -> None:
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(ROWS)]}), tmp_path / "in.parquet")
+    assert node.id
+    results: list[Any] = []
+    thread = in_thread(
+        ask, results, input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model),
+        code_paths=[str(ROOT / "tests" / "support" / "stub_worker.py")], engine="stub_worker:NotingWorkers",
+        sampling_params={"max_tokens": 100}, poll_interval=1.0, engine__workers=2,
+        engine__kwargs={"tensor_parallel_size": 4}, engine__batch_size=AT_ONCE,
+        engine__max_concurrent_batches=1,
+    )  # fmt: skip
+
+    def begun() -> Counter[str]:
+        path = tmp_path / "out.begun"
+        return Counter(path.read_text().split() if path.exists() else ())
+
+    wait_for(lambda: begun()[node.id] > AT_ONCE)
+    if seconds:
+        node.give_notice(seconds)
+        before = begun()[node.id]
+        wait_for(lambda: sum(begun().values()) > ROWS - 2 * AT_ONCE)
+        assert begun()[node.id] - before <= 2 * AT_ONCE  # what it had, and what came while it was told
+    node.kill()
+    thread.join(240)
+    [result] = results
+    assert result["counts"]["succeeded"] == ROWS
+    asked_again = sum(begun().values()) - ROWS
+    assert asked_again == 0 if seconds else 0 < asked_again <= 2 * AT_ONCE

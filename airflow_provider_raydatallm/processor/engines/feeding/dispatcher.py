@@ -3,8 +3,8 @@
 Whoever hands rows in goes on: what is unfinished is this one's account. A thread sends waiting rows wherever
 a worker has room, the longest first where their `max_tokens` differ, so that a row that takes long holds one
 place and nothing else. What a worker did not answer when it died is sent again, and so are the rows of a
-silent worker: the first answer counts. A worker whose node leaves finishes what it has. A row that was in two engines when they died is left for an engine of
-its own (`isolation`).
+silent worker: the first answer counts. A worker whose node leaves finishes what it has. A row that was in two
+engines when they died is left for an engine of its own (`isolation`).
 """
 
 from __future__ import annotations

@@ -112,7 +112,6 @@ class OwnWorkerPool:
                 # A worker that was started again has the same name in the report.
                 self._workers[name] = OwnWorker(name, actor, ray.get_actor(actor), self._feeder)
 
-
     def _heed_notices(self) -> None:
         if time.monotonic() - self._noticed_at < _NOTICE_SECONDS:
             return

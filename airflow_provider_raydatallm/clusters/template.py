@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
@@ -66,15 +67,20 @@ class _Spec(_Read):
             pod = group.template.spec
             with_variables += [*pod.containers, *(pod.initContainers or ())]
             for name, value in (group.rayStartParams or {}).items():
-                if value and is_secret_name(name):
+                if is_secret_name(name) and _is_plain(value):
                     yield f"rayStartParams.{name}"
         for one in with_variables:
             for variable in one.env or ():
-                if variable.value and is_secret_name(variable.name):
+                if is_secret_name(variable.name) and _is_plain(variable.value):
                     yield f"variable {variable.name}"
         options = self.gcsFaultToleranceOptions
-        if options is not None and options.redisPassword is not None and options.redisPassword.value:
+        if options is not None and options.redisPassword and _is_plain(options.redisPassword.value):
             yield "gcsFaultToleranceOptions.redisPassword"
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether it is neither nothing, nor another variable's value, nor a file's path."""
+    return bool(value) and not re.fullmatch(r"\$\w+|\$\(\w+\)|\$\{\w+\}|/.*", str(value))
 
 
 def check_spec(spec: Mapping[str, Any]) -> None:
@@ -90,7 +96,8 @@ def check_spec(spec: Mapping[str, Any]) -> None:
         if error["type"] == "missing" or place.endswith("containers"):
             raise ValueError(f"it lacks {place}, which says what its pods run") from None
         raise ValueError(f"{place}: {error['msg']}") from None
-    asks_for_token = read.authOptions is None or read.authOptions.mode == "token"
+    options = read.authOptions
+    asks_for_token = "authOptions" not in read.model_fields_set or (options and options.mode == "token")
     if asks_for_token and not read.rayVersion:
         raise ValueError(
             "it has no rayVersion, by which KubeRay knows that its Ray can ask for a token: give that of "

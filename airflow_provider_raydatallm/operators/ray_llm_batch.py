@@ -395,6 +395,7 @@ class RayLLMBatchOperator(SliceTask):
             user_packages = self._user_packages(LocalPath(dag.fileloc).parent if dag.fileloc else None)
             fields = submission.spec_fields({**submission.job_arguments(self), "engine": engine})
             submission.hold_of(self.quality)  # before a row is paid
+            submission.check_that_a_gate_holds(self.quality)
         except ValueError as e:
             raise RayLLMInputError(f"{self.task_id}: {e}") from None
         run_fields = {**self._slice_fields(context, fields), "code_hash": packages.code_hash(user_packages)}

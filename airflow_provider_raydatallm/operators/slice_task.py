@@ -305,11 +305,18 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         :raises RayLLMInputError: also when nothing says what was asked.
         """
         chosen = event["chosen_options"]
-        if chosen == [hold.APPROVE] and (tracker.question is None or not tracker.goes_on):
+        if chosen == [hold.APPROVE] and not (
+            tracker.question is not None and tracker.goes_on and tracker.question_is_put
+        ):
             return None
-        if chosen != [hold.REJECT] and not tracker.question_is_put:  # perhaps to the question before
+        try:
+            waiting = hold.HeldSlice.from_kwargs(tracker.question)
+        except RayLLMInputError:
+            tracker.settle_question()  # else a cleared task could not read it, either
+            raise
+        is_of_this = tracker.question_is_put or event.get("responded_at", 0.0) > waiting.held_at
+        if chosen != [hold.REJECT] and not is_of_this:  # perhaps to the question before
             return None
-        waiting = hold.HeldSlice.from_kwargs(tracker.question)
         decision = self._read_decision(tracker, waiting, event)
         self.log.info("%s, whom an earlier try had asked", decision)
         tracker.note_decision(decision.to_json(waiting))

@@ -160,11 +160,11 @@ def _mode(
             advice="Set rerun.on_input_change='recompute' to replace it, or 'extend' to add what is new",
             code="published",
         )
-    if same_answers and not same_input and job.rerun.on_input_change == "extend":
-        return "extend"
+    if job.rerun.force:
+        return "forced"
     if same_answers and same_input:
-        return "forced" if job.rerun.force else "retry" if same_question else "republish"
-    return "forced" if job.rerun.force else "new"
+        return "retry" if same_question else "republish"
+    return "extend" if same_answers and job.rerun.on_input_change == "extend" else "new"
 
 
 def _published_with_another(

@@ -3,6 +3,7 @@ does. Meanwhile there is no job, no cluster and no worker: only the staged versi
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import timedelta
@@ -42,17 +43,19 @@ class HeldSlice(Contract):
     :ivar staged: name of the version that waits.
     :ivar verdicts: of the gates that hold it, for people.
     :ivar hold: as it was when the question was put.
+    :ivar held_at: epoch seconds from which on a person may be asked; 0 in what earlier builds kept.
     """
 
     job: SliceJob
     staged: str
     verdicts: tuple[str, ...]
     hold: Hold
+    held_at: float = 0.0
 
     @classmethod
     def of(cls, job: SliceJob, report: Report, hold: Hold) -> HeldSlice:
         held = tuple(str(gate) for gate in report.gates or () if gate.verdict == "held")
-        return cls(job=job, staged=str(report.staged_version), verdicts=held, hold=hold)
+        return cls(job=job, staged=str(report.staged_version), verdicts=held, hold=hold, held_at=time.time())
 
     def to_kwargs(self) -> dict[str, Any]:
         """Returns it as JSON."""
@@ -171,6 +174,7 @@ def withdraw(ti_id: UUID) -> dict[str, Any]:
         "chosen_options": list(answer.chosen_options or ()),
         "responded_by_user": {"id": user.id, "name": user.name},
         "params_input": answer.params_input or {},
+        "responded_at": answer.responded_at.timestamp() if answer.responded_at is not None else 0.0,
     }
 
 

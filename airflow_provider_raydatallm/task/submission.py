@@ -90,6 +90,7 @@ def check_arguments(task_id: str, arguments: Mapping[str, Any], runtime_env: Any
         }
         wait_limits(known.get("limits"))
         hold_of(known.get("quality"))
+        check_that_a_gate_holds(written.get("quality"))
         fields = spec_fields(known)
     except ValueError as e:
         raise RayLLMInputError(f"{task_id}: {e}") from None
@@ -211,6 +212,23 @@ def hold_of(quality: Any) -> Hold:
         return Hold.model_validate({} if hold is None else hold)
     except pydantic.ValidationError as e:
         raise ValueError(f"quality.hold: {describe_problems(e)}") from None
+
+
+def check_that_a_gate_holds(quality: Any) -> None:
+    """:raises ValueError: when the group says who decides, and nobody would ever be asked."""
+    leaves = expand("quality", quality)
+    if any(is_rendered_later(leaves.get(name)) for name in ("hold", "gates")):
+        return
+    hold, gates = (_parse_rendered(leaves.get(name)) for name in ("hold", "gates"))
+    if hold and not (isinstance(gates, list | tuple) and any(map(_holds, gates))):
+        raise ValueError(
+            "quality.hold says who decides, and no gate of quality.gates holds: nobody would be asked; give "
+            'one of them "then": "hold", or leave quality.hold out'
+        )
+
+
+def _holds(gate: Any) -> bool:
+    return isinstance(gate, Mapping) and gate.get("then") == "hold"
 
 
 def spec_fields(arguments: Mapping[str, Any]) -> dict[str, Any]:

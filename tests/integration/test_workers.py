@@ -17,6 +17,8 @@ from tests.support.waiting import in_thread, wait_for
 
 #: Of `stub_worker`: tokens of a row that kills its engine.
 DEADLY = 666
+#: Of a row that waits until a file is there.
+LONG = 999
 
 
 @pytest.fixture
@@ -79,3 +81,21 @@ def test_rows_of_a_paused_worker_are_answered_by_the_other(
     assert result["counts"]["succeeded"] == 300
     assert result["counts"]["asked_again"] > 0
     wait_for(lambda: not os.path.exists(f"/proc/{paused}"))
+
+
+def test_worker_ends_when_the_last_rows_are_in_the_other(
+    ask: Ask, asked: dict[str, Any], tmp_path: Path
+) -> None:
+    """Its GPU is free then, also where the last answer takes long."""
+    write(tmp_path, [20] * 40 + [LONG])
+    results: list[Any] = []
+    thread = in_thread(ask, results, **asked, engine="stub_worker:HoldingWorkers", engine__workers=2)
+    started = tmp_path / "out.workers"
+    pids = wait_for(lambda: started.exists() and len(pids := started.read_text().split()) == 2 and pids)
+    wait_for(lambda: sum(os.path.exists(f"/proc/{pid}") for pid in pids) == 1)
+    assert not results
+    (tmp_path / "out.gate").touch()
+    thread.join(240)
+    [result] = results
+    assert result["counts"]["succeeded"] == 41
+    assert len(started.read_text().split()) == 2

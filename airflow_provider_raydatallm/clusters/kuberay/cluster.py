@@ -117,6 +117,10 @@ class KubeRayCluster(Cluster):
             )
         if ray_job.is_ending(job) and not self._has_pods(job):
             raise self._ended_with_job()
+        if ray_job.is_used(job) and ray_job.state(job) in ("Suspending", "Suspended"):
+            raise ClusterEndedError(
+                f"{self.label}: Kueue has taken back the nodes of Ray cluster {self._name}"
+            )
         if not status.get("dashboardURL"):
             waiting = self._waiting(job)
             if waiting.is_hopeless:
@@ -139,7 +143,7 @@ class KubeRayCluster(Cluster):
     def is_used(self) -> bool:
         """KubeRay follows one job, also one that its head has lost."""
         job = self._watch.get(self._name)
-        return job is not None and ray_job.is_used(job)
+        return job is None or ray_job.is_used(job)
 
     def held_nodes(self) -> Sequence[HeldNode]:
         """As they are now: pods that are gone held some, too."""

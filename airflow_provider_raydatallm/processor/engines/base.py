@@ -257,5 +257,9 @@ class Engine(ABC):
     def raise_if_broken(self) -> None:  # noqa: B027
         """Called every second while requests are answered; raises what broke the engine, if it is known."""
 
+    def let_go(self, rows: int) -> None:  # noqa: B027
+        """Called every second while requests are answered: what so few unfinished rows need no more may
+        end."""
+
     def stop(self) -> None:  # noqa: B027
         """Called when answering ends, for whatever reason."""

@@ -242,7 +242,7 @@ class _Watch:
         def describe() -> str:
             return "; ".join(filter(None, (writers.describe_silent(), describe_waiting())))
 
-        self._run, self._writers = run, writers
+        self._run, self._writers, self._left = run, writers, run.missing.rows
         stall_s = run.inference.job.limits.stall
         self._stall = StallWatch(run.missing.rows, stall_s, self._engine.is_starting, describe)
 
@@ -255,6 +255,8 @@ class _Watch:
             self._was_answered = True
         elif not self._was_answered:
             update = update._replace(deaths=self._dying.observe())
+        self._left -= update.finished_rows
+        self._engine.let_go(max(self._left, 0))
         self._on_update(update.without_rows() if self._run.is_probe else update)
         self._stall.observe(update.finished_rows, self._engine.is_ready or has_answered)
 

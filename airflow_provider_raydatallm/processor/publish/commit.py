@@ -246,13 +246,15 @@ def _put(
     own: dict[str, object] = {"staged_version": staged.name}
     if lease is not None:  # the next run's epoch is higher, and what this one leaves is known by its name
         own |= {"epoch": max(lease.epoch, staged.version.epoch), "run": lease.name}
+    check()
     try:
-        set_earlier_answers_aside(folders.metadata, Version(number, {**body, **own}))
+        took_time = set_earlier_answers_aside(folders.metadata, Version(number, body))
     except FileNotFoundError as e:
         if Commits.list(folders.metadata).highest >= number:
             return None
         raise _gone(folders, f"{body['plan']} is gone") from e
-    check()
+    if took_time:
+        check()
     return _create(folders, number, {**body, **own})
 
 

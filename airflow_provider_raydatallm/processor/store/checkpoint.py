@@ -245,16 +245,18 @@ class Checkpoint:
 
         :param beside: names of the slice's own files, if it is a probe.
         """
+        forced = list(plans_of_forced(self._decisions, beside))
         if self._of_probe:
-            epoch = self.base.epoch if self.base is not None else 0
+            epochs = [epoch for epoch, _ in forced]
+            epoch = max([self.base.epoch if self.base is not None else 0, *epochs])
             if self._is_as_new_as_answers:
                 epoch = max(epoch, newest_answers(beside) - 1)
             return [OldRows(epoch, _all_spans(plan))] if epoch > 0 else []
         every = {unit.id: unit.rows for unit in plan.units}
-        planned = [
-            (epoch, _planned_rows(self.store, name) or every)  # where it is damaged
-            for epoch, name in plans_of_forced(self.folder, beside)
-        ]
+        planned = []
+        for epoch, name in forced:
+            rows = _planned_rows(self.store, name)
+            planned.append((epoch, every if rows is None else rows))
         if self.base is not None and self.rows_of_base.keys() <= units.keys():
             planned.append((self.base.epoch, self.rows_of_base))
         return [
@@ -267,7 +269,7 @@ class Checkpoint:
         """Of the units of the version whose rows are taken over; nothing where its plan is gone or
         damaged."""
         assert self.base is not None
-        return _planned_rows(self.store, self.base.plan)
+        return _planned_rows(self.store, self.base.plan) or {}
 
     def rejections(self, honoured: Sequence[str]) -> int:
         """How often a person rejected its answers, and no row was asked again, nor were they approved since.
@@ -281,15 +283,19 @@ class Checkpoint:
         )
 
     def _is_published(self, rejection: Rejection, names: Sequence[str]) -> bool:
-        """Whether all rows of the rejected version are in a later one, whose rows are taken over.
+        """Whether all rows of the rejected version are in a later one, whose rows are taken over, or which
+        was forced.
 
         :param names: of the files in this folder.
         """
-        if self.base is None or self.base.epoch <= rejection.last_epoch:
-            return False
+        forced = [
+            (epoch, _planned_rows(self.store, name)) for epoch, name in plans_of_forced(self.folder, names)
+        ]
+        of_base = [(self.base.epoch, self.rows_of_base)] if self.base is not None else []
+        later = [rows.keys() for epoch, rows in [*forced, *of_base] if rows and epoch > rejection.last_epoch]
         of_input = [name for name in names if input_of_plan(name) == rejection.input_hash]
-        plans = [_planned_rows(self.store, f"{self.folder}/{name}") for name in of_input]
-        return any(rows and rows.keys() <= self.rows_of_base.keys() for rows in plans)
+        rejected = [_planned_rows(self.store, f"{self.folder}/{name}") for name in of_input]
+        return any(rows and any(rows.keys() <= units for units in later) for rows in rejected)
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
@@ -361,12 +367,12 @@ def _asked_spans(rejection: Rejection, units: Mapping[str, int]) -> Spans:
     return merge_spans(np.concatenate([_NO_SPANS, *spans]))
 
 
-def _planned_rows(store: Store, name: str) -> Mapping[str, int]:
-    """Returns how many rows a stored plan has of each unit; nothing where it is gone or damaged."""
+def _planned_rows(store: Store, name: str) -> Mapping[str, int] | None:
+    """Returns how many rows a stored plan has of each unit; None where it is gone or damaged."""
     try:
         return {unit.id: unit.rows for unit in Plan.from_json(plan_document(store, name)).units}
     except ValueError:
-        return {}
+        return None
 
 
 def load_plan(store: Store, name: str, listing: Listing | None = None) -> Plan | None:

@@ -32,8 +32,8 @@ _FILE = re.compile(rf"(part|quarantine)-({NUMBER})-[0-9]{{5,9}}-of-[0-9]{{5,9}}-
 _CHECKPOINT_PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
 _REJECTION = re.compile(rf"again-({NUMBER}-[0-9a-f]{{8}})\.json")
 _COST = re.compile(rf"cost-({NUMBER})\.json")
-_OF_EPOCH = re.compile(rf"cost-({NUMBER})\.json|[a-z0-9-]+-e({NUMBER})-[0-9a-f]{{16}}\.arrow")
-_FORCED = re.compile(rf"forced-({NUMBER})\.json")
+_FRAGMENT = re.compile(rf"[a-z0-9-]+-e({NUMBER})-[0-9a-f]{{16}}\.arrow")
+_FORCED = re.compile(rf"forced-({NUMBER})-[0-9a-f]{{8}}\.json")
 _FORCED_QUESTION = re.compile(rf"([0-9a-f]{{16}})-forced-{NUMBER}")
 _PLAN = re.compile(rf"plans/plan-({NUMBER})-[0-9a-f]{{8}}\.json")
 
@@ -118,14 +118,15 @@ def epoch_of_cost(name: str) -> int | None:
 
 
 def epoch_in_checkpoint(name: str) -> int | None:
-    """The epoch of the run that wrote a file of a checkpoint, fragments too; None where its name has none."""
-    match = _OF_EPOCH.fullmatch(name)
-    return int(match[1] or match[2]) if match else None
+    """The epoch of the run that wrote a file of a checkpoint, or of the version that it is of; None where its
+    name has none."""
+    matches = (pattern.fullmatch(name) for pattern in (_FRAGMENT, _COST, _FORCED))
+    return next((int(match[1]) for match in matches if match), None)
 
 
 def holds_rows(name: str) -> bool:
     """Whether a file in a checkpoint is a fragment."""
-    return epoch_in_checkpoint(name) is not None and epoch_of_cost(name) is None
+    return _FRAGMENT.fullmatch(name) is not None
 
 
 def question_before(question: str) -> str | None:
@@ -134,9 +135,12 @@ def question_before(question: str) -> str | None:
     return match[1] if match else None
 
 
-def plan_of_forced(epoch: int) -> str:
-    """The copy of a forced version's plan in the checkpoint of those answers that it replaces."""
-    return f"forced-{epoch:06}.json"
+def plan_of_forced(epoch: int, plan: str) -> str:
+    """The copy of a forced version's plan in the checkpoint of those answers that it replaces.
+
+    :param plan: its name among the plans.
+    """
+    return f"forced-{epoch:06}-{plan.removesuffix('.json').rpartition('-')[2]}.json"
 
 
 def epoch_of_forced(name: str) -> int | None:

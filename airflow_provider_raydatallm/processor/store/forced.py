@@ -19,17 +19,21 @@ from airflow_provider_raydatallm.processor.store.file_names import (
 from airflow_provider_raydatallm.processor.store.versions import Version
 
 
-def set_earlier_answers_aside(metadata: Store, version: Version) -> None:
-    """Does nothing where the version was not forced, or nobody answered its question before.
+def set_earlier_answers_aside(metadata: Store, version: Version) -> bool:
+    """Returns whether there are any: not where the version was not forced, or nobody answered its question
+    before.
 
-    :param version: about to be committed.
+    :param version: about to be committed, with the epoch in which it was staged: what was answered later
+        counts.
     :raises FileNotFoundError: when its plan is gone.
     """
     if (question := question_before(version.question)) is None:
-        return
+        return False
     folder = f"{CHECKPOINT}/{question}"
-    if any(map(holds_rows, metadata.names(folder))):
-        metadata.place(metadata, version.plan, f"{folder}/{plan_of_forced(version.epoch)}")
+    if not any(map(holds_rows, metadata.names(folder))):
+        return False
+    metadata.place(metadata, version.plan, f"{folder}/{plan_of_forced(version.epoch, version.plan)}")
+    return True
 
 
 def plans_of_forced(folder: str, names: Iterable[str]) -> Iterator[tuple[int, str]]:

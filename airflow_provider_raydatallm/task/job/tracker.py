@@ -22,7 +22,12 @@ from dataclasses import asdict, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
-from airflow_provider_raydatallm.clusters.base import ClusterEndedError, Holder, Order
+from airflow_provider_raydatallm.clusters.base import (
+    ClusterEndedError,
+    ClusterStartingError,
+    Holder,
+    Order,
+)
 from airflow_provider_raydatallm.contract.fingerprint import fingerprint
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
@@ -202,7 +207,16 @@ class JobTracker:
         :raises RayLLMJobError: when the cluster does not list its jobs, of which one may be this task's.
         """
         hook = self.hook
-        self.keep_trying(lambda: hook.call(jobs_api.get_version()), hook)
+
+        def is_there() -> bool:
+            try:
+                hook.call(jobs_api.get_version())
+            except ClusterStartingError:  # no job can be on it: who submits one waits in line for it
+                return False
+            return True
+
+        if not self.keep_trying(is_there, hook):
+            return None
         try:
             jobs = hook.call(jobs_api.list_jobs())
         except (RayConnectionError, RayUnreachableError) as e:
@@ -282,7 +296,11 @@ class JobTracker:
         )  # fmt: skip
 
     def leave_used_cluster(self) -> None:
-        """Before a job is submitted: none of the task's runs any more."""
+        """Before a job is submitted: none of the task's runs any more.
+
+        :raises RayLLMJobError: when a newer attempt of the task has a job.
+        """
+        self._refuse_if_newer()
         self.keep_trying(self.hook.leave_used)
 
     def renew_submission(self) -> None:
@@ -295,11 +313,7 @@ class JobTracker:
         :raises RayConnectionError, RayClusterUnfitError, RayUnreachableError: before any job starts.
         :raises RayLLMJobError: when a newer attempt of the task has a job.
         """
-        if (newer := self._newer_record()) is not None:
-            raise RayLLMJobError(
-                f"try {newer.try_number} of the task has Ray job {newer.submission_id}; this one, "
-                f"{self.task.try_number}, submits no other"
-            )
+        self._refuse_if_newer()
         self._intend(self.keep_trying(self.hook.acquire))
         is_sent = False
 
@@ -322,6 +336,13 @@ class JobTracker:
         if advice := self.hook.dashboard_advice:
             self._log.info("%s", advice)
         return cast("JobRef", self.job)
+
+    def _refuse_if_newer(self) -> None:
+        if (newer := self._newer_record()) is not None:
+            raise RayLLMJobError(
+                f"try {newer.try_number} of the task has Ray job {newer.submission_id}; this one, "
+                f"{self.task.try_number}, submits no other"
+            )
 
     def _note_job(self, job_id: str) -> None:
         """:raises RayConnectionError: when it may not be said of which job the cluster is; then none runs."""

@@ -80,6 +80,16 @@ def test_error_names_the_argument(argument: Any, problem: str) -> None:
         Blueprint.parse(argument)
 
 
+@pytest.mark.parametrize("value", ["$(OTHER)", "$OTHER", "/var/run/secrets/token"])
+def test_variable_that_says_where_a_secret_is_holds_none(value: str) -> None:
+    Blueprint.parse({"template": with_env({"name": "HF_TOKEN", "value": value})})
+
+
+def test_cluster_without_authentication_needs_no_version() -> None:
+    spec = {**SPEC, "authOptions": None, "rayVersion": None}
+    Blueprint.parse({"template": {**CLUSTER, "spec": spec}})
+
+
 def test_secret_that_kubernetes_keeps_is_no_problem() -> None:
     of_secret = {"name": "HF_TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
     Blueprint.parse({"template": with_env(of_secret)})

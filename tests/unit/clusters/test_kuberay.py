@@ -21,6 +21,7 @@ from airflow_provider_raydatallm.clusters.kuberay import ray_job
 from airflow_provider_raydatallm.clusters.kuberay.api import KubernetesApi
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
+    RayLLMJobError,
     RayQueueTimeoutError,
     RayUnreachableError,
 )
@@ -423,6 +424,72 @@ def test_cluster_that_waits_for_its_first_job_is_kept_for_it(world: World) -> No
     resumed = world.tracker("a")
     resumed.leave_used_cluster()
     assert (resumed.hook.acquire(), world.submit(tracker).cluster) == (cluster, cluster)
+
+
+@pytest.mark.parametrize("is_same_process", [True, False])
+def test_late_try_makes_no_cluster_beside_that_of_a_newer_one(world: World, is_same_process: bool) -> None:
+    store = StateStore()
+    late = world.tracker("a", store)
+    world.submit(late)
+    world.head.jobs.clear()
+    if not is_same_process:
+        resumed = world.tracker("a", store)
+        resumed._record, late = late.record, resumed
+    newer = world.tracker("a", store, try_number=2)
+    newer.leave_used_cluster()
+    world.submit(newer)
+    with pytest.raises(RayLLMJobError, match="try 2 of the task has Ray job"):
+        late.leave_used_cluster()
+    assert len(world.kube.objects("rayjobs")) == 1
+    newer.conclude({"outcome": "published"})
+    eventually(world.nothing_is_left)
+
+
+def test_job_that_follows_one_whose_cluster_was_deleted_has_another(world: World) -> None:
+    tracker = world.tracker("a")
+    first = world.submit(tracker)
+    hook = tracker.hook_of(first)
+    world.kube.store.delete("rayjobs", "ml", world.job["metadata"]["name"])
+    eventually(lambda: hook.has_ended)
+    eventually(world.nothing_is_left)
+    tracker.leave_used_cluster()
+    world.submit(tracker)
+    assert world.job["spec"]["jobId"] == tracker.record.submission_id
+
+
+def test_cluster_whose_nodes_kueue_takes_back_is_lost_with_its_job(world: World) -> None:
+    """KubeRay would wait for that job, on new nodes, until the cluster's lifetime is over."""
+    tracker = world.tracker("a", queue="gpus")
+    with pytest.raises(ClusterStartingError):
+        tracker.hook.acquire()
+    name = world.job["metadata"]["name"]
+
+    def suspend(value: bool) -> None:
+        world.kube.store.patch(
+            "rayjobs", "ml", name, lambda job: {**job, "spec": {**job["spec"], "suspend": value}}
+        )
+
+    suspend(False)
+    first = world.submit(tracker)
+    eventually(lambda: world.job["status"]["jobDeploymentStatus"] == "Running")
+    suspend(True)
+    hook = tracker.hook_of(first)
+    eventually(lambda: hook.has_ended)
+    tracker.leave_used_cluster()
+    with pytest.raises(ClusterStartingError):
+        tracker.hook.acquire()
+    eventually(lambda: len(world.kube.objects("rayjobs")) == 1)
+    assert world.job["metadata"]["name"] != name
+
+
+def test_try_without_a_record_waits_in_line_for_its_cluster_not_for_a_job_on_it(world: World) -> None:
+    world.operator.hold_pods("l4", "Unschedulable")
+    with pytest.raises(ClusterStartingError):
+        world.tracker("a").hook.acquire()
+    second = world.tracker("a", try_number=2)
+    with second.releasing():
+        assert second.find_job() is None
+    assert second.hook.acquired
 
 
 def test_job_that_its_cluster_may_not_be_told_of_is_stopped(world: World) -> None:

@@ -3,6 +3,7 @@ process."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -466,3 +467,45 @@ def test_try_that_dies_before_rows_are_asked_again_leaves_them_to_the_next(
         world.retry()
     world.again = 1
     assert pause.value.kwargs["held"]["staged"] != kept["held"]["staged"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("answer", [REJECTION, again("name = 'a'")], ids=["reject", "again"])
+def test_question_that_another_version_kept_is_asked_anew_once_a_decision_of_it_has_failed(
+    world: World, answer: dict[str, Any]
+) -> None:
+    world.ask()
+    task = world.task()
+    with task._start_attempt(context_of(task, world.store)) as attempt:
+        attempt.mark_ended(question={"of": "a later version of the provider"})
+        attempt.note_put()
+    with pytest.raises(RayLLMInputError, match="nothing that this version"):
+        world.retry(answer)
+    cleared = context_of(world.task(), world.store, try_number=3, clears=1)
+    with pytest.raises(BaseException) as pause:  # noqa: PT011 - of two kinds, by Airflow's version
+        execute(world.task(), cleared)
+    assert pause.typename in ("TaskAwaitingInput", "TaskDeferred")
+
+
+@pytest.mark.parametrize("is_late", [True, False])
+def test_rows_are_asked_again_by_an_answer_that_came_before_its_question_was_noted_as_put(
+    world: World, monkeypatch: pytest.MonkeyPatch, is_late: bool
+) -> None:
+    """The process died in between; an answer from before the slice was held was to another question."""
+
+    def die(tracker: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(tracker.JobTracker, "note_put", die)
+        task = world.task(**STRICT)
+        with pytest.raises(KeyboardInterrupt):
+            task.execute(context_of(task, world.store))
+    world.again = int(is_late)
+    answer = {**again("name = 'a'"), "responded_at": time.time() + (1 if is_late else -60)}
+    assert world.retry(answer, **LENIENT)["outcome"] == "published"
+
+
+@pytest.mark.parametrize("gates", [[], [{"of": "truncated", "max": 0.5}]])
+def test_hold_that_no_gate_uses_is_refused(world: World, gates: list[dict[str, Any]]) -> None:
+    with pytest.raises(RayLLMInputError, match="nobody would be asked"):
+        world.task(quality__gates=gates, quality__hold={"users": ["alice"]})

@@ -215,6 +215,10 @@ class VllmEngine(VllmEngineBase):
             self._workers.check()
             self.startup_seconds = self._workers.startup_seconds
 
+    def let_go(self, rows: int) -> None:
+        if self._workers is not None:
+            self._workers.fit(rows, self.row_budget.rows)
+
     def stop(self) -> None:
         from ray.util import remove_placement_group
 

@@ -1,14 +1,16 @@
 """The workers of one slice: started, and started again when they die, each for itself.
 
 A slice goes on with the workers that it has. One that died is started again at once, then after longer and
-longer pauses, and given up after some deaths in a row. The run ends only when no worker is left. Feeders find
-the current actor of a worker by a key in the cluster's key-value store.
+longer pauses, and given up after some deaths in a row. The run ends only when no worker is left. One that is
+idle while the last rows are in others ends: its GPUs are free before the slice is finished. Feeders find the
+current actor of a worker by a key in the cluster's key-value store.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import time
 import uuid
 from collections.abc import Mapping, Sequence
@@ -34,6 +36,8 @@ _LONG_LIFE_SECONDS = 600.0
 _START_RAISED = "creation task"
 #: A worker that is still starting does not respond.
 _STOP_SECONDS = 5.0
+#: Without a row, after which a worker ends whose place the last rows do not need.
+_IDLE_SECONDS = 10.0
 
 
 class OwnWorkers:
@@ -77,16 +81,46 @@ class OwnWorkers:
             worker.check()
             if worker.was_ready and not self.startup_seconds:
                 self.startup_seconds = worker.startup_seconds
+        left = [worker for worker in self._workers if not worker.is_released]
         # Where all raise at their first start, later starts would, too.
-        if all(w.is_given_up or (w.cannot_start and not self.is_ready) for w in self._workers):
+        if all(w.is_given_up or (w.cannot_start and not self.is_ready) for w in left):
+            if len(left) < len(self._workers):
+                self._start_released()
+                return
             raise next(w.error for w in reversed(self._workers) if w.error is not None)
         for worker in self._workers:
             worker.start_again()
 
+    def fit(self, rows: int, rows_each: int) -> None:
+        """Ends idle workers that rows which are left do not need, and starts them again where they do.
+
+        :param rows: unfinished ones.
+        :param rows_each: that a worker takes at once.
+        """
+        living = [worker for worker in self._workers if worker.lives]
+        needed = max(1, math.ceil(rows / rows_each))
+        if needed > len(living):
+            self._start_released()
+        spare = [worker for worker in living if worker.can_be_released] if needed < len(living) else []
+        idle = [worker for worker in spare if worker.is_idle()]
+        for worker in idle[: len(living) - needed]:
+            self._stop([worker])
+            worker.is_released = True
+            logger.info("engine worker %s ends: what is left is in others (rows: %d)", worker.name, rows)
+
+    def _start_released(self) -> None:
+        for worker in self._workers:
+            if worker.is_released:
+                worker.start()
+
     def stop(self) -> None:
+        self._stop([worker for worker in self._workers if not worker.is_released])
+        self.actors.clear()
+
+    def _stop(self, workers: Sequence[_Worker]) -> None:
         import ray
 
-        handles = [worker.handle for worker in self._workers if worker.handle is not None]
+        handles = [worker.handle for worker in workers if worker.handle is not None]
         stopped = [handle.stop.remote() for handle in handles]
         done, _ = ray.wait(stopped, num_returns=len(stopped), timeout=_STOP_SECONDS) if stopped else ([], [])
         for worker in done:
@@ -94,7 +128,6 @@ class OwnWorkers:
                 self.repetition.append(ray.get(worker))
         for handle in handles:
             ray.kill(handle)
-        self.actors.clear()
 
 
 class _Worker:
@@ -107,7 +140,7 @@ class _Worker:
         name: str,
         restarts: Sequence[float] | None,
     ) -> None:
-        self._actors, self._name = actors, name
+        self._actors, self.name = actors, name
         self._actor, self._arguments, self._options, self._restarts = actor, arguments, options, restarts
         self.handle: ActorHandle[Any] | None = None
         self.was_ready = False
@@ -118,29 +151,55 @@ class _Worker:
         self._next_start = 0.0
         self._ready_at: float | None = None
         self._process: Mapping[str, Any] = {}
-        self._start()
+        self._idle: ObjectRef[Any] | None = None
+        self.start()
 
     @property
     def is_given_up(self) -> bool:
         return self.error is not None and self._restarts is not None and self._deaths > len(self._restarts)
 
     @property
+    def lives(self) -> bool:
+        """Whether it is ready, and not known to be dead."""
+        return self._ready_at is not None and self.error is None and not self.is_released
+
+    @property
+    def can_be_released(self) -> bool:
+        """Not if it holds a group of nodes' GPUs, which it could not get again."""
+        return "scheduling_strategy" not in self._options
+
+    def is_idle(self) -> bool:
+        """Whether it said that it had no row for some seconds; asks it."""
+        import ray
+
+        if self._idle is None:
+            assert self.handle is not None
+            self._idle = self.handle.idle_s.remote()
+        if not ray.wait([self._idle], timeout=0)[0]:
+            return False
+        said, self._idle = self._idle, None
+        try:
+            return float(ray.get(said)) >= _IDLE_SECONDS
+        except Exception:  # `check` notices what ended it
+            return False
+
+    @property
     def cannot_start(self) -> bool:
         return self.error is not None and _START_RAISED in str(self.error)
 
-    def _start(self) -> None:
+    def start(self) -> None:
         # A name cannot be used again while a process remembers the dead actor.
-        actor = f"{self._actors.prefix}{self._name} {uuid.uuid4().hex[:8]}"
+        actor = f"{self._actors.prefix}{self.name} {uuid.uuid4().hex[:8]}"
         self.handle = self._actor.options(**self._options, name=actor).remote(*self._arguments)
-        self._actors.put(self._name, actor)
-        self.error, self._ready_at = None, None
+        self._actors.put(self.name, actor)
+        self.error, self._ready_at, self._idle, self.is_released = None, None, None, False
         self._ready: ObjectRef[Any] = self.handle.ready.remote()
         self._ended: ObjectRef[Any] = self.handle.wait_forever.remote()
 
     def check(self) -> None:
         import ray
 
-        if self.error is not None:
+        if self.error is not None or self.is_released:
             return
         done, _ = ray.wait([self._ready, self._ended], num_returns=2, timeout=0)
         try:
@@ -166,15 +225,15 @@ class _Worker:
                 f"{failure.sentence}",
                 kind="engine",
                 advice=failure.advice,
-                place=Place(worker=self._name),
+                place=Place(worker=self.name),
                 log=self._process,
             )
         pause = self._restarts[self._deaths - 1] if self._restarts and not self.is_given_up else 0.0
         self._next_start = time.monotonic() + pause
         what = "it is not started again" if self.is_given_up else f"it is started again in {pause:g} s"
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        logger.warning("engine worker %s died: %s: %s", self._name, what, reason)
+        logger.warning("engine worker %s died: %s: %s", self.name, what, reason)
 
     def start_again(self) -> None:
         if self.error is not None and not self.is_given_up and time.monotonic() >= self._next_start:
-            self._start()
+            self.start()

@@ -28,6 +28,12 @@ class RowStreams:
 
     def __init__(self) -> None:
         self._streams: dict[str, _Stream] = {}
+        self._idle_since = time.monotonic()
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds for which there was no row."""
+        return 0.0 if self._streams else time.monotonic() - self._idle_since
 
     async def groups(
         self, feeder: str, rows: Iterable[tuple[int, Callable[[], Coroutine[Any, Any, dict[str, Any]]]]]
@@ -48,6 +54,7 @@ class RowStreams:
             if stream.newest_call == call:
                 stream.cancel_all()
                 del self._streams[feeder]
+                self._idle_since = time.monotonic()
 
     def cancel(self, feeder: str, rows: Iterable[int]) -> None:
         """Cancels rows whose answers nobody needs any more."""

@@ -112,6 +112,9 @@ class VllmWorker:
         await self._engine.is_sleeping()
         return True
 
+    async def idle_s(self) -> float:
+        return self._streams.idle_s
+
     async def generate(
         self, rows: pa.Table, feeder: str = "", user: str = "", limit: int | None = None
     ) -> AsyncGenerator[pa.Table]:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from ray.exceptions import OutOfMemoryError
 
-from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTARTS, _Worker
+from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTARTS, OwnWorkers, _Worker
 
 
 def worker(restarts: Sequence[float] | None = RESTARTS) -> Any:
     made: Any = _Worker.__new__(_Worker)
-    made._name, made._restarts, made._deaths, made._process = "0", restarts, 0, {}
+    made.name, made._restarts, made._deaths, made._process = "0", restarts, 0, {}
     made.error = made._ready_at = None
     return made
 
@@ -61,3 +61,38 @@ def test_worker_for_suspects_is_started_again_at_once_as_often_as_it_takes(death
     made = worker(None)
     for _ in range(deaths):
         assert (die(made), made.is_given_up) == (0, False)
+
+
+class Idle(_Worker):
+    """Has no row, and notes that it was stopped or started."""
+
+    def __init__(self, *, is_ready: bool = True, **options: Any) -> None:
+        self.name, self._options, self.error = "0", options, None
+        self._ready_at = 1.0 if is_ready else None
+        self.is_released, self.starts = False, 0
+        self.handle = None
+
+    def is_idle(self) -> bool:
+        return True
+
+    def start(self) -> None:
+        self.is_released, self.starts = False, self.starts + 1
+
+
+@pytest.mark.parametrize(("rows", "left"), [(0, 1), (1, 1), (100, 1), (101, 2), (299, 3), (1000, 3)])
+def test_idle_workers_end_whose_place_the_last_rows_do_not_need(rows: int, left: int) -> None:
+    workers: Any = OwnWorkers.__new__(OwnWorkers)
+    workers._workers, workers.repetition = [Idle(), Idle(), Idle()], []
+    workers.fit(rows, 100)
+    assert sum(not worker.is_released for worker in workers._workers) == left
+    workers.fit(1000, 100)  # of the engine's next run
+    assert not any(worker.is_released for worker in workers._workers)
+    assert sum(worker.starts for worker in workers._workers) == 3 - left
+
+
+def test_worker_that_starts_or_has_a_group_of_gpus_does_not_end() -> None:
+    workers: Any = OwnWorkers.__new__(OwnWorkers)
+    workers._workers = [Idle(is_ready=False), Idle(scheduling_strategy="group"), Idle(scheduling_strategy="")]
+    workers.repetition = []
+    workers.fit(1, 100)
+    assert not any(worker.is_released for worker in workers._workers)

@@ -23,7 +23,6 @@ from airflow.sdk.exceptions import (
 
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.contract.log.progress_text import result_lines
-from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.gpus_held import GpusHeld
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.exceptions import (
@@ -40,12 +39,11 @@ from airflow_provider_raydatallm.links.output import OutputLink, output_url
 from airflow_provider_raydatallm.links.page_address import slice_page, with_host
 from airflow_provider_raydatallm.links.ray import RayJobLink
 from airflow_provider_raydatallm.links.slice_page import SlicePageLink
-from airflow_provider_raydatallm.task import hold, own_xcom, submission, telemetry
+from airflow_provider_raydatallm.task import decisions, hold, own_xcom, submission, telemetry
 from airflow_provider_raydatallm.task.airflow_features import NO_FAILURES, partition_key, runs_inline
 from airflow_provider_raydatallm.task.failed_try import record_failure, show_last
 from airflow_provider_raydatallm.task.job import verdict as job_verdict
 from airflow_provider_raydatallm.task.job.cancel import still_waits, stop_own_job
-from airflow_provider_raydatallm.task.job.left_jobs import stop_and_wait
 from airflow_provider_raydatallm.task.job.log_entries import clean
 from airflow_provider_raydatallm.task.job.record import DeferredJob
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
@@ -72,8 +70,6 @@ T = TypeVar("T")
 _STOP_SECONDS = 4.0
 _STOPPED = "Airflow stopped the task: it, or its run, was marked or cleared, or its worker was shut down"
 _AFTER_STOP = "Clear the task, and it goes on with the rest"
-#: That an attempt submits to publish what was approved, while their reports are lost.
-_DECISION_JOBS = 2
 #: A job that was held for longer is built anew: its lent credentials are to last for the job.
 _CREDENTIALS_SECONDS = 60.0
 
@@ -187,9 +183,10 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             raise_error_of(event)
             if tracker.question is not None and is_first and not runs_inline():
                 self._withdraw_question(context)
-            result = self._take_answer(context, tracker, event) if "chosen_options" in event else None
-            if result is not None:
-                return result
+            decided = decisions.take_answer(tracker, event) if "chosen_options" in event else None
+            if decided is not None:
+                self.log.info("%s, whom an earlier try had asked", decided[1])
+                return self._carry_out(context, tracker, *decided)
             tracker.settle_question()
             job = tracker.submission.job
             self._name_mapped_task(context, job)
@@ -202,12 +199,8 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             if (result := tracker.lost_result()) is not None:
                 self.log.info("An earlier try finished the slice, and ended before Airflow knew")
                 return self._finish(context, job, result)
-            if (lost := tracker.lost_decision()) is not None:
-                try:
-                    decision, held = hold.Decision.from_json(lost)
-                except RayLLMInputError:
-                    tracker.note_decision(None)  # else a cleared task could not read it, either
-                    raise
+            if (lost := decisions.lost(tracker)) is not None:
+                held, decision = lost
                 if decision.is_approval and tracker.goes_on:
                     self.log.info("%s: an earlier try could not publish %s", decision, held.staged)
                     return self._carry_out(context, tracker, held, decision)
@@ -264,7 +257,7 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
                     )
                 if "chosen_options" in event:  # to a question that no record has, and so was not withdrawn
                     if event["chosen_options"] != [hold.APPROVE]:
-                        self._stop_rejected(tracker, ref)
+                        decisions.stop_rejected(tracker, ref)
                     self._defer_to(ref, slice_job, tracker)
                 verdict = _run_async(self._wait_unless_killed(ref, tracker))
             return self._conclude(context, tracker, slice_job, ref, verdict)
@@ -280,9 +273,8 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
         with self._start_attempt(context) as tracker, tracker.releasing():
             waiting = hold.HeldSlice.from_kwargs(held)
             self._name_mapped_task(context, waiting.job)
-            decision = self._read_decision(tracker, waiting, event)
+            decision = decisions.keep(tracker, waiting, event)
             self.log.info("%s", decision)
-            tracker.note_decision(decision.to_json(waiting))
             return self._carry_out(context, tracker, waiting, decision)
 
     def _carry_out(
@@ -295,86 +287,15 @@ class SliceTask(SliceLineage, TextTemplates, CheckedWhenMapped):
             raise hold.rejection(held, decision)
         return self._succeed(context, tracker, held.job, ref, done)
 
-    def _take_answer(
-        self, context: Context, tracker: JobTracker, event: Mapping[str, Any]
-    ) -> dict[str, Any] | None:
-        """Does what a person answered to an earlier try's question. Returns None for what is asked for anew:
-        an approval of what was asked before a clear, or otherwise, and whatever publishes or pays where the
-        answer may be to the question before.
-
-        :raises RayLLMInputError: also when nothing says what was asked.
-        """
-        chosen = event["chosen_options"]
-        if chosen == [hold.APPROVE] and not (
-            tracker.question is not None and tracker.goes_on and tracker.question_is_put
-        ):
-            return None
-        try:
-            waiting = hold.HeldSlice.from_kwargs(tracker.question)
-        except RayLLMInputError:
-            tracker.settle_question()  # else a cleared task could not read it, either
-            raise
-        is_of_this = tracker.question_is_put or event.get("responded_at", 0.0) > waiting.held_at
-        if chosen != [hold.REJECT] and not is_of_this:  # perhaps to the question before
-            return None
-        decision = self._read_decision(tracker, waiting, event)
-        self.log.info("%s, whom an earlier try had asked", decision)
-        tracker.note_decision(decision.to_json(waiting))
-        return self._carry_out(context, tracker, waiting, decision)
-
-    @staticmethod
-    def _read_decision(tracker: JobTracker, held: hold.HeldSlice, event: Mapping[str, Any]) -> hold.Decision:
-        """:raises RayLLMInputError: when it is none: the question is over, and a cleared task asks anew."""
-        try:
-            return hold.Decision.of(event, held.hold)
-        except RayLLMInputError:
-            tracker.settle_question()
-            raise
-
-    def _stop_rejected(self, tracker: JobTracker, job: JobRef) -> NoReturn:
-        """Stops a job that may publish what a person rejected."""
-        hook = tracker.hook_of(job)
-        tracker.keep_trying(lambda: stop_and_wait(hook, job.submission_id), hook)
-        tracker.mark_ended()
-        raise hold.unknown_question()
-
     def _decide(
         self, tracker: JobTracker, held: hold.HeldSlice, decision: hold.Decision
     ) -> tuple[Report | bool, JobRef | None]:
-        ref = None
-        try:
-            done = hold.decide_here(tracker.submission, held, decision)
-            if done is False:
-                if not decision.again:
-                    place = plain_text(held.job.slice_path)
-                    self.log.info("The cluster does it: %s is out of reach here", place)
-                done, ref = self._decide_on_cluster(tracker, held, decision)
-        except (SliceError, RayLLMInputError) as e:
-            if e.failure.kind != "transient":  # no try can
-                tracker.note_decision(None)
-            if isinstance(e, SliceError):
-                raise error_of(hold.with_advice(e.failure, decision)) from e
-            raise
-        if not decision.is_approval:
-            tracker.note_decision(None)
-        return done, ref
-
-    def _decide_on_cluster(
-        self, tracker: JobTracker, held: hold.HeldSlice, decision: hold.Decision
-    ) -> tuple[Report | bool, JobRef]:
-        for _ in range(_DECISION_JOBS):
-            ref = tracker.submit_decision(held.job, held.staged, decision.words)
+        def wait(ref: JobRef) -> job_verdict.Verdict:
             verdict = _run_async(self._wait_unless_killed(ref, tracker))
-            if isinstance(verdict, job_verdict.Finished):
-                return Report.model_validate(verdict.report) if decision.is_approval else True, ref
-            if isinstance(verdict, job_verdict.Failed):
-                self._job_says_why = True
-                raise error_of(hold.with_advice(verdict.failure, decision))
-        what = "publish" if decision.is_approval else "discard"
-        raise RayLLMJobError(
-            f"nothing is known of Ray job {ref.submission_id}, which was to {what} {held.staged}",
-            advice="The next try does it, unless that is done",
-        )
+            self._job_says_why = isinstance(verdict, job_verdict.Failed)
+            return verdict
+
+        return decisions.carry_out(tracker, held, decision, wait, self.log)
 
     def on_kill(self) -> None:
         # Airflow calls this from a signal handler, in the middle of `execute`, which continues afterwards; or

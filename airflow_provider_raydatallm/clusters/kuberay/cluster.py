@@ -117,7 +117,7 @@ class KubeRayCluster(Cluster):
             )
         if ray_job.is_ending(job) and not self._has_pods(job):
             raise self._ended_with_job()
-        if ray_job.is_used(job) and ray_job.state(job) in ("Suspending", "Suspended"):
+        if ray_job.is_used(job) and not status.get("dashboardURL"):  # or it is made anew since, for that job
             raise ClusterEndedError(
                 f"{self.label}: Kueue has taken back the nodes of Ray cluster {self._name}"
             )
@@ -136,8 +136,10 @@ class KubeRayCluster(Cluster):
         job = self._watch.get(self._name)
         if job is None or job["spec"].get("jobId") or ray_job.is_shared(job):
             return
-        if (patched := self._api.patch(self._name, {"spec": {"jobId": submission_id}})) is not None:
-            self._watch.note(patched)
+        changes = {"metadata": {"uid": job["metadata"]["uid"]}, "spec": {"jobId": submission_id}}
+        with contextlib.suppress(ConflictError):  # one that was made since, and has the name
+            if (patched := self._api.patch(self._name, changes)) is not None:
+                self._watch.note(patched)
 
     @property
     def is_used(self) -> bool:

@@ -409,7 +409,8 @@ class JobTracker:
         :param words: of the command, which say what was decided.
         """
         self.leave_used_cluster()
-        self._held.add(self.keep_trying(self.hook.acquire))
+        starting_s = self.submission.job.limits.queue
+        self._held.add(self.keep_trying(self.hook.acquire, starting_s=starting_s))
         sent = self._submit_command(job, "decide", "--staged", staged, *words)
         self._note_job(sent.submission_id)
         return sent
@@ -438,12 +439,14 @@ class JobTracker:
         call: Callable[[], T],
         hook: RayHook | None = None,
         also: tuple[type[Exception], ...] = (),
+        starting_s: float | None = None,
     ) -> T:
         """Calls what needs a connection or its cluster, for `reconnect_timeout` while one of them is away, or
         something else answers in its place.
 
         :param hook: that the call uses, if not the tracker's own.
         :param also: errors that are waited for, too.
+        :param starting_s: seconds to wait for a cluster that starts, where they are others.
         :raises RayUnreachableError, RayConnectionNotFoundError: when it stays away.
         """
         began, warned_at = time.monotonic(), -float("inf")
@@ -454,7 +457,10 @@ class JobTracker:
             except ClusterEndedError:
                 raise
             except may_pass as e:
-                until = began + patience(e, self._wait_options.reconnect_timeout)
+                allowed = patience(e, self._wait_options.reconnect_timeout)
+                if isinstance(e, ClusterStartingError) and starting_s is not None:
+                    allowed = starting_s
+                until = began + allowed
                 if time.monotonic() > until:
                     raise
                 if time.monotonic() - warned_at > _WARNING_SECONDS:

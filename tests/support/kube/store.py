@@ -210,6 +210,10 @@ class Store:
             if given and given != existing["metadata"]["resourceVersion"]:
                 why = "the object has been modified; please apply your changes to the latest version"
                 raise conflict(resource.qualified, name, f"{why} and try again")
+            uid, own_uid = item["metadata"].get("uid"), existing["metadata"]["uid"]
+            if uid and uid != own_uid:
+                why = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {own_uid}"
+                raise conflict(resource.qualified, name, why)
             if status:
                 return self._write(resource, existing, {**existing, "status": item.get("status") or {}})
             item = self._admitted(resource, item)

@@ -416,6 +416,20 @@ def test_job_that_follows_one_has_a_cluster_of_its_own(world: World, has_ended: 
     eventually(world.nothing_is_left)
 
 
+def test_job_is_noted_on_no_cluster_that_was_made_since_and_has_the_name(world: World) -> None:
+    tracker = world.tracker("a")
+    world.submit(tracker)
+    hook, old = tracker.hook, world.job
+    world.kube.store.delete("rayjobs", "ml", old["metadata"]["name"])
+    eventually(world.nothing_is_left)
+    world.wait_for_cluster(world.tracker("a"))
+    assert world.job["metadata"]["name"] == old["metadata"]["name"]
+    known = {**old, "spec": {key: value for key, value in old["spec"].items() if key != "jobId"}}
+    hook._cluster._watch.note(known)
+    hook.note_job("of the first")
+    assert "jobId" not in world.job["spec"]
+
+
 def test_cluster_that_waits_for_its_first_job_is_kept_for_it(world: World) -> None:
     tracker = world.tracker("a")
     world.wait_for_cluster(tracker)
@@ -462,7 +476,7 @@ def test_cluster_whose_nodes_kueue_takes_back_is_lost_with_its_job(world: World)
     tracker = world.tracker("a", queue="gpus")
     with pytest.raises(ClusterStartingError):
         tracker.hook.acquire()
-    name = world.job["metadata"]["name"]
+    name, uid = (world.job["metadata"][key] for key in ("name", "uid"))
 
     def suspend(value: bool) -> None:
         world.kube.store.patch(
@@ -475,11 +489,14 @@ def test_cluster_whose_nodes_kueue_takes_back_is_lost_with_its_job(world: World)
     suspend(True)
     hook = tracker.hook_of(first)
     eventually(lambda: hook.has_ended)
+    suspend(False)
+    eventually(lambda: world.job["status"]["jobDeploymentStatus"] == "Initializing")
+    assert hook.has_ended
     tracker.leave_used_cluster()
     with pytest.raises(ClusterStartingError):
         tracker.hook.acquire()
     eventually(lambda: len(world.kube.objects("rayjobs")) == 1)
-    assert world.job["metadata"]["name"] != name
+    assert world.job["metadata"]["uid"] != uid
 
 
 def test_try_without_a_record_waits_in_line_for_its_cluster_not_for_a_job_on_it(world: World) -> None:
@@ -502,9 +519,12 @@ def test_job_that_its_cluster_may_not_be_told_of_is_stopped(world: World) -> Non
     eventually(world.nothing_is_left)
 
 
-def test_job_that_decides_ends_its_cluster(world: World) -> None:
+@pytest.mark.parametrize("waits_s", [0, 4])
+def test_job_that_decides_waits_for_its_cluster_and_ends_it(world: World, waits_s: float) -> None:
+    """As long as `limits.queue` says, which is longer than `limits.reconnect`."""
     tracker = world.tracker("a")
-    world.wait_for_cluster(tracker)
+    world.operator.hold_pods("l4", "Unschedulable")
+    threading.Timer(waits_s, world.operator.release_pods).start()
     sent = tracker.submit_decision(tracker.submission.job, "000001-12345678", ["commit"])
     assert world.job["spec"]["jobId"] == sent.submission_id
 

@@ -28,7 +28,7 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
     publish_approved,
 )
 from airflow_provider_raydatallm.submit.ray_job import JobSubmission
-from airflow_provider_raydatallm.task import hold
+from airflow_provider_raydatallm.task import decisions, hold
 from airflow_provider_raydatallm.task.job import cancel, tracker
 from airflow_provider_raydatallm.task.job.verdict import EndedWithoutReport, Failed, Finished, Verdict
 from airflow_provider_raydatallm.triggers.question import QuestionTrigger
@@ -405,7 +405,7 @@ def test_rejection_of_what_nothing_says_ends_the_task(world: World, monkeypatch:
         task.execute(context)
     assert deferred.value.method_name == "execute_complete"
     stopped: list[str] = []
-    monkeypatch.setattr(slice_task, "stop_and_wait", lambda hook, job: stopped.append(job))
+    monkeypatch.setattr(decisions, "stop_and_wait", lambda hook, job: stopped.append(job))
     with pytest.raises(RayLLMInputError, match="a person decided, and nothing"):
         task.execute_complete(context, REJECTION, **(deferred.value.kwargs or {}))
     assert len(stopped) == 1

@@ -144,3 +144,23 @@ def test_slice_is_answered_on_a_cluster_that_comes_and_goes_with_it(
     assert held["in_use"] == 0 < held["total"]  # keywords need no GPU
     assert (data / "industries_own_cluster" / "ds=2026-03-01" / "_SUCCESS").exists()
     wait_for_nothing(operator)
+
+
+def test_days_share_a_cluster_that_ends_with_the_last(
+    airflow: Airflow, operator: RayOperator, make_table: Callable[..., Table]
+) -> None:
+    days = ["2026-03-01", "2026-03-02"]
+    table = make_table(*days)
+    for day in days:
+        table.hold(day, 1)
+    run = airflow.api.trigger("shared_deferred", conf={"table": table.name, "days": days})
+    for day in days:
+        table.wait_answered(day, 1)
+    [cluster] = operator.kube.objects("rayclusters")
+    for day in days:
+        table.release(day)
+    end = replace(run, task_id="end")
+    assert airflow.api.finish(end) == "success"
+    assert all(table.rows_right(day) for day in days)
+    assert cluster["metadata"]["labels"]["ray.io/originated-from-cr-name"] == "shared-deferred"
+    wait_for_nothing(operator)

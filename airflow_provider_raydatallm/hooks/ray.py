@@ -222,9 +222,10 @@ class RayHook(BaseHook):
         """Says that no job of the holder runs, and one is to be submitted: a cluster that was made for one
         before is released, and acquired no more."""
         self._needs_unused = True
-        if self.acquired and self._cluster.is_used:
-            self.release()
-            self._forget()
+        if self.acquired and self.is_made_to_order:
+            if self._cluster.is_used:
+                self.release()
+            self._forget()  # the next look removes what earlier tries have left, too
 
     def _forget(self) -> None:
         self._identity, self._keeps, self._last_settings = "", False, None

@@ -69,13 +69,14 @@ class KubernetesApi:
             self._objects.patch_namespaced_custom_object, name=name, body=dict(changes), may_miss=True
         )
 
-    def delete(self, name: str, resource_version: str = "") -> None:
+    def delete(self, name: str, resource_version: str = "", uid: str = "") -> None:
         """Deletes it and what belongs to it, if it is there.
 
-        :param resource_version: deletes only this one; "" for any.
+        :param resource_version, uid: deletes only this one; "" for any.
         :raises ConflictError: when it is another one by now.
         """
-        only = {"preconditions": {"resourceVersion": resource_version}} if resource_version else {}
+        wanted = {key: v for key, v in (("resourceVersion", resource_version), ("uid", uid)) if v}
+        only = {"preconditions": wanted} if wanted else {}
         self._call(
             self._objects.delete_namespaced_custom_object,
             name=name,

@@ -30,6 +30,8 @@ from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreac
 _REASON_SECONDS = 10.0
 #: Tries to release a cluster, and seconds between two while the API server fails.
 _TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 8, 0.2, 3.0
+#: Of its own that a task finds taken by others.
+_MOST_NAMES = 5
 _waiting: dict[str, tuple[float, Waiting]] = {}
 
 
@@ -270,15 +272,20 @@ class KubeRayCluster(Cluster):
     def _make(self, holder: Holder) -> RayJob:
         assert self._wanted is not None
         self._check_secret()
-        body = ray_job.to_ray_job(self._wanted, holder, self._others)
-        try:
-            made: RayJob = self._api.create(body)
-        except ConflictError:  # another task was first
-            if (found := self._find(holder)) is None:
-                raise RayUnreachableError(
-                    f"{self.label}: Ray cluster {body['metadata']['name']} came and went"
-                ) from None
-            return found
+        taken: set[str] = set()
+        while True:
+            body = ray_job.to_ray_job(self._wanted, holder, {*self._others, *taken})
+            name = body["metadata"]["name"]
+            try:
+                made: RayJob = self._api.create(body)
+            except ConflictError:  # another task was first, or somebody else has the name
+                if (found := self._find(holder)) is not None:
+                    return found
+                if self._blueprint.name is not None or len(taken) == _MOST_NAMES:
+                    raise RayUnreachableError(f"{self.label}: Ray cluster {name} came and went") from None
+                taken.add(name)
+            else:
+                break
         self._check_age(made)
         self._watch.note(made)
         return made

@@ -21,6 +21,7 @@ class MadeCluster:
     """
 
     name: str
+    uid: str
     state: str
     reason: str
     has_ended: bool
@@ -41,11 +42,11 @@ def find(conn_id: str, namespace: str) -> list[MadeCluster]:
 
 
 def end(conn_id: str, namespace: str, cluster: MadeCluster) -> None:
-    """Ends it, whoever needs it.
+    """Ends it, whoever needs it, and no other one of its name.
 
     :raises RayConnectionError, RayUnreachableError: see `find`.
     """
-    KubernetesApi(conn_id, namespace).delete(cluster.name)
+    KubernetesApi(conn_id, namespace).delete(cluster.name, uid=cluster.uid)
 
 
 def _made(job: RayJob) -> MadeCluster:
@@ -57,6 +58,7 @@ def _made(job: RayJob) -> MadeCluster:
         ends_by = at.isoformat(timespec="seconds")
     return MadeCluster(
         name=str(metadata["name"]),
+        uid=str(metadata["uid"]),
         state="Ending" if "deletionTimestamp" in metadata else ray_job.state(job) or "New",
         reason=ray_job.why_it_ended(job) if has_ended else "",
         has_ended=has_ended,

@@ -17,7 +17,7 @@ from airflow.sdk.execution_time import task_runner
 
 from airflow_provider_raydatallm.clusters.base import ClusterStartingError, Holder
 from airflow_provider_raydatallm.clusters.kuberay import cluster as kuberay
-from airflow_provider_raydatallm.clusters.kuberay import ray_job
+from airflow_provider_raydatallm.clusters.kuberay import made_clusters, ray_job
 from airflow_provider_raydatallm.clusters.kuberay.api import KubernetesApi
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
@@ -428,6 +428,40 @@ def test_job_is_noted_on_no_cluster_that_was_made_since_and_has_the_name(world: 
     hook._cluster._watch.note(known)
     hook.note_job("of the first")
     assert "jobId" not in world.job["spec"]
+
+
+def test_name_that_somebody_else_has_is_left_to_them(world: World) -> None:
+    world.submit(world.tracker("a"))
+    name, body = world.job["metadata"]["name"], world.job
+    world.kube.store.delete("rayjobs", "ml", name)
+    eventually(world.nothing_is_left)
+    theirs = {**body, "metadata": {"name": name, "labels": {"app": "theirs"}}}
+    world.kube.store.create("rayjobs", "ml", theirs)
+    job = world.submit(world.tracker("a"))
+    assert job.cluster.rpartition("/")[2] == f"{name.removesuffix('-1')}-2"
+
+
+def test_lost_record_and_an_edited_template_leave_one_cluster(world: World) -> None:
+    world.submit(world.tracker("a"))
+    template = {**CLUSTER, "spec": {**CLUSTER["spec"], "headServiceAnnotations": {"edited": "yes"}}}
+    edited = world.tracker("a", try_number=2, template=template)
+    world.wait_for_cluster(edited)
+    assert edited.find_job() is None
+    edited.leave_used_cluster()
+    world.submit(edited)
+    eventually(lambda: len(world.kube.objects("rayjobs")) == 1)
+    assert world.job["spec"]["jobId"] == edited.record.submission_id
+
+
+def test_command_ends_no_cluster_that_was_made_since_and_has_the_name(world: World) -> None:
+    world.wait_for_cluster(world.tracker("a"))
+    [listed] = made_clusters.find("kubernetes_default", "ml")
+    world.kube.store.delete("rayjobs", "ml", listed.name)
+    eventually(world.nothing_is_left)
+    world.wait_for_cluster(world.tracker("a"))
+    with pytest.raises(RayUnreachableError, match="UID"):
+        made_clusters.end("kubernetes_default", "ml", listed)
+    assert world.job["metadata"]["name"] == listed.name
 
 
 def test_cluster_that_waits_for_its_first_job_is_kept_for_it(world: World) -> None:

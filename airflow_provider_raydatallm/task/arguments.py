@@ -207,7 +207,8 @@ def code_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def written_checks(quality: Any) -> list[str]:
     """Returns the functions that gates ask, where they are written as they are."""
     gates = quality.get("gates") if isinstance(quality, Mapping) else None
-    figures = [gate.get("of") for gate in gates or () if isinstance(gate, Mapping)] if gates else []
+    listed = gates if isinstance(gates, list | tuple) else ()  # else an upstream task or a template says
+    figures = [gate.get("of") for gate in listed if isinstance(gate, Mapping)]
     return [
         of for of in figures if isinstance(of, str) and ":" in of and not of.startswith((OF_LABEL, OF_SQL))
     ]

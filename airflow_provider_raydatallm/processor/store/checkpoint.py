@@ -245,7 +245,7 @@ class Checkpoint:
 
         :param beside: names of the slice's own files, if it is a probe.
         """
-        forced = list(plans_of_forced(self._decisions, beside))
+        forced = plans_of_forced(self.store, self._decisions, beside)
         if self._of_probe:
             epochs = [epoch for epoch, _ in forced]
             epoch = max([self.base.epoch if self.base is not None else 0, *epochs])
@@ -289,13 +289,17 @@ class Checkpoint:
         :param names: of the files in this folder.
         """
         forced = [
-            (epoch, _planned_rows(self.store, name)) for epoch, name in plans_of_forced(self.folder, names)
+            (epoch, _planned_rows(self.store, name))
+            for epoch, name in plans_of_forced(self.store, self.folder, names)
         ]
         of_base = [(self.base.epoch, self.rows_of_base)] if self.base is not None else []
         later = [rows.keys() for epoch, rows in [*forced, *of_base] if rows and epoch > rejection.last_epoch]
+        # It may have been read in several ways, and which of these was rejected, nothing says.
         of_input = [name for name in names if input_of_plan(name) == rejection.input_hash]
-        rejected = [_planned_rows(self.store, f"{self.folder}/{name}") for name in of_input]
-        return any(rows and any(rows.keys() <= units for units in later) for rows in rejected)
+        readings = [_planned_rows(self.store, f"{self.folder}/{name}") for name in of_input]
+        return bool(readings) and all(
+            rows and any(rows.keys() <= units for units in later) for rows in readings
+        )
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")

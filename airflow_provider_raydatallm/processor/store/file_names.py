@@ -140,7 +140,12 @@ def plan_of_forced(epoch: int, plan: str) -> str:
 
     :param plan: its name among the plans.
     """
-    return f"forced-{epoch:06}-{plan.removesuffix('.json').rpartition('-')[2]}.json"
+    return f"forced-{epoch:06}-{nonce_of_plan(plan)}.json"
+
+
+def nonce_of_plan(name: str) -> str:
+    """What tells a version's plan from all others, in the copy's name, too."""
+    return name.removesuffix(".json").rpartition("-")[2]
 
 
 def epoch_of_forced(name: str) -> int | None:

@@ -6,17 +6,19 @@ the version may be replaced, and its own plan removed. Neither Arrow nor Ray is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable
 
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
     epoch_of_forced,
     holds_rows,
+    nonce_of_plan,
     plan_of_forced,
     question_before,
 )
-from airflow_provider_raydatallm.processor.store.versions import Version
+from airflow_provider_raydatallm.processor.store.versions import Commits, Version
 
 
 def set_earlier_answers_aside(metadata: Store, version: Version) -> bool:
@@ -36,11 +38,15 @@ def set_earlier_answers_aside(metadata: Store, version: Version) -> bool:
     return True
 
 
-def plans_of_forced(folder: str, names: Iterable[str]) -> Iterator[tuple[int, str]]:
-    """Yields the epoch of each forced version that a checkpoint knows, and where its plan lies.
+def plans_of_forced(metadata: Store, folder: str, names: Iterable[str]) -> list[tuple[int, str]]:
+    """Returns the epoch of each forced version that a checkpoint knows, and where its plan lies; not of one
+    whose commit failed.
 
     :param names: of the files in its folder.
     """
-    for name in names:
-        if (epoch := epoch_of_forced(name)) is not None:
-            yield epoch, f"{folder}/{name}"
+    found = [(epoch, name) for name in names if (epoch := epoch_of_forced(name)) is not None]
+    if not found:
+        return []
+    versions = Commits.list(metadata).versions(below=sys.maxsize)
+    committed = {nonce_of_plan(version.plan) for version in versions}
+    return [(epoch, f"{folder}/{name}") for epoch, name in found if nonce_of_plan(name) in committed]

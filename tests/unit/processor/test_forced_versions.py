@@ -193,3 +193,37 @@ def test_repeated_rows_of_before_count_for_nothing(free: SliceJob, model: Counti
     asked = sum(model.asked.values())
     run(repeated, cluster)
     assert sum(model.asked.values()) - asked == N + 1 + 5
+
+
+def test_forced_run_that_dies_before_its_commit_sets_no_paid_answer_aside(
+    free: SliceJob, model: CountingModel
+) -> None:
+    """Whose author does without it then; nor does it settle a Reject of those answers."""
+    cluster = InProcess(answer=model)
+    discard_for_people(free.address, held(free, cluster, OF_TRUNCATED))
+    force_and_die(free, cluster)
+    asked = cluster.answered
+    lenient = [{"of": "truncated", "max": 1, "then": "hold"}]
+    assert run(changed(free, quality__gates=lenient), cluster).outcome == "held"
+    assert run(free, cluster).outcome == "published"
+    assert cluster.answered == asked
+
+
+@pytest.mark.parametrize("publish", ["forced", "approved"])
+def test_rejection_is_not_settled_by_another_reading_of_the_same_files(
+    free: SliceJob, model: CountingModel, publish: str
+) -> None:
+    Path(free.input_path, "0.parquet").unlink()
+    Path(free.input_path, "0.csv").write_text("n\n" + "".join(f"{n}\n" for n in range(N)))
+    cluster = InProcess(answer=model)
+    as_text = changed(free, publish__on_schema_change="accept")
+    as_numbers = changed(as_text, source__column_types={"n": "int64"})
+    discard_for_people(free.address, held(as_text, cluster))
+    name = held(as_numbers, cluster)
+    if publish == "forced":
+        force(as_numbers, cluster)
+    else:
+        held(as_numbers, cluster, publish__details=["attempts"])
+        publish_approved(changed(as_numbers, quality__gates=HOLD), name)
+    lenient = [{"of": "truncated", "max": 1, "then": "hold"}]
+    assert run(changed(as_text, quality__gates=lenient), cluster).outcome == "held"

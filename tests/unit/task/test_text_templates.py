@@ -223,3 +223,18 @@ def test_sensor_waits_for_the_key_as_text(native: bool) -> None:
     )
     sensor.render_template_fields({**RUN})  # type: ignore[typeddict-item]
     assert sensor.slice_key == "20260131"
+
+
+@pytest.mark.parametrize("leaf", ["gates", "golden", "hold"])
+def test_leaf_of_quality_may_be_what_an_upstream_task_says(leaf: str) -> None:
+    with DAG("d", schedule=None):
+
+        @task
+        def upstream() -> None:
+            return None
+
+        quality = {"gates": [{"of": "rows", "then": "hold"}], leaf: upstream()}
+        RayLLMBatchOperator(
+            task_id="t", slice_key="k", input_path="/in", output_path="/out", prompt="{n}", model_source="m",
+            quality=quality,
+        )  # fmt: skip

@@ -106,7 +106,8 @@ print(files())
 
 _JOINED = """
 gcs_address = ray.get_runtime_context().gcs_address
-node = subprocess.Popen([sys.executable, "-m", "tests.chaos.node", gcs_address, "1"])
+command = [sys.executable, "-m", "tests.chaos.node", gcs_address, "1"]
+node = subprocess.Popen(command, stdout=subprocess.DEVNULL)
 try:
     add(0, 1)
     while len(ray.nodes()) < 2 or not all(n["Alive"] for n in ray.nodes()):

@@ -488,7 +488,7 @@ def test_late_try_makes_no_cluster_beside_that_of_a_newer_one(world: World, is_s
     world.submit(newer)
     with pytest.raises(RayLLMJobError, match="try 2 of the task has Ray job"):
         late.leave_used_cluster()
-    assert len(world.kube.objects("rayjobs")) == 1
+    eventually(lambda: len(world.kube.objects("rayjobs")) == 1)
     newer.conclude({"outcome": "published"})
     eventually(world.nothing_is_left)
 

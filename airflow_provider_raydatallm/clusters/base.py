@@ -154,7 +154,7 @@ class Cluster(ABC):
 
     @property
     def is_used(self) -> bool:
-        """Whether it is gone, or ends with a job for which it was made: another job needs another cluster."""
+        """Whether another job needs another cluster: this one is gone, or ends with the job that it has."""
         return False
 
     def release(self, holder: Holder | None, ended: Collection[str] = ()) -> None:  # noqa: B027

@@ -119,11 +119,11 @@ class KubeRayCluster(Cluster):
             )
         if ray_job.is_ending(job) and not self._has_pods(job):
             raise self._ended_with_job()
-        if ray_job.is_used(job) and not status.get("dashboardURL"):  # or it is made anew since, for that job
-            raise ClusterEndedError(
-                f"{self.label}: Kueue has taken back the nodes of Ray cluster {self._name}"
-            )
         if not status.get("dashboardURL"):
+            if ray_job.is_used(job):  # whether or not there are others by now
+                raise ClusterEndedError(
+                    f"{self.label}: Kueue has taken back the nodes of Ray cluster {self._name}"
+                )
             waiting = self._waiting(job)
             if waiting.is_hopeless:
                 raise RayConnectionError(

@@ -1,7 +1,8 @@
 """Versions whose rows were all asked again: nothing that answered their question before counts any more.
 
-A copy of such a version's plan lies beside those answers from just before its commit on, as long as they do:
-the version may be replaced, and its own plan removed. Neither Arrow nor Ray is imported.
+A copy of such a version's plan lies beside those answers, as long as they do: the version may be replaced,
+and its own plan removed. It is put there right before the commit, and counts once that has succeeded. Neither
+Arrow nor Ray is imported.
 """
 
 from __future__ import annotations

@@ -96,7 +96,7 @@ class JobTracker:
         self._build_submission = build_submission
         self.task = TaskAttempt.from_task_instance(ti)
         self._wait_options = wait_options
-        self._commits_alone = commits_alone
+        self._commits_alone, self._order = commits_alone, order
         self._holder = Holder(task_key(asdict(self.task)), self.task.try_number)
         #: To the cluster that a job of this attempt is submitted to.
         self.hook = RayHook(wait_options.ray_conn_id, self._holder, order)
@@ -300,7 +300,8 @@ class JobTracker:
 
         :raises RayLLMJobError: when a newer attempt of the task has a job.
         """
-        self._refuse_if_newer()
+        if self._order() is not None:  # else none is made before `submit` looks
+            self._refuse_if_newer()
         self.keep_trying(self.hook.leave_used)
 
     def renew_submission(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _LOOKUP_SECONDS = 1.0
 _PING_SECONDS = 5.0
 #: Between two questions which nodes leave.
-_NOTICE_SECONDS = 2.0
+_NOTICE_SECONDS = 5.0
 #: What Ray says of an actor whose process ended by itself, not by `ray.kill`, with its node or its owner.
 _PROCESS_DIED = "worker process has died"
 
@@ -89,6 +90,8 @@ class OwnWorkerPool:
         self._workers: dict[str, OwnWorker] = {}
         self._looked_up_at = -_LOOKUP_SECONDS
         self._noticed_at = -_NOTICE_SECONDS
+        self._leaving: Mapping[str, float] = {}
+        self._asking: threading.Thread | None = None
 
     def ready(self) -> Sequence[OwnWorker]:
         self._look_up()
@@ -113,12 +116,18 @@ class OwnWorkerPool:
                 self._workers[name] = OwnWorker(name, actor, ray.get_actor(actor), self._feeder)
 
     def _heed_notices(self) -> None:
-        if time.monotonic() - self._noticed_at < _NOTICE_SECONDS:
+        for worker in self._workers.values():
+            worker.leaves_at = self._leaving.get(worker.process.get("node_id", ""))
+        is_asking = self._asking is not None and self._asking.is_alive()
+        if is_asking or time.monotonic() - self._noticed_at < _NOTICE_SECONDS:
             return
         self._noticed_at = time.monotonic()
-        leaving = leaving_nodes()
-        for worker in self._workers.values():
-            worker.leaves_at = leaving.get(worker.process.get("node_id", ""))
+        self._asking = threading.Thread(target=self._ask_who_leaves, name="ray-llm-notices", daemon=True)
+        self._asking.start()
+
+    def _ask_who_leaves(self) -> None:
+        """While the head is away, it answers late."""
+        self._leaving = leaving_nodes()
 
 
 class OwnWorker:

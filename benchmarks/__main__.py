@@ -25,7 +25,16 @@ PARTS = (
     "own_clusters",
 )
 #: The way of a row around engines that run no model.
-PATH = ("real_path", "tail", "scale", "waiting_slices", "deferred_tasks", "http_engine", "connection_reuse")
+PATH = (
+    "real_path",
+    "tail",
+    "fit_workers",
+    "scale",
+    "waiting_slices",
+    "deferred_tasks",
+    "http_engine",
+    "connection_reuse",
+)
 CASES = FIELD + PARTS + PATH
 
 

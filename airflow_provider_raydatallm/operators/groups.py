@@ -35,7 +35,8 @@ class Engine(TypedDict, total=False):
         (Not of kind `http`.)
     :param accelerator: Ray's name of the GPU that the workers need, such as `L4`. (Not of kind `http`.)
     :param workers: a number, (min, max) to scale between, or `"auto"`: as many as the cluster's GPUs and the
-        slice's work allow. (Not of kind `http`.)
+        slice's work allow. With `limits.finish_by`, a slice's own engine has no more of (min, max) than
+        finish in time. (Not of kind `http`.)
     :param max_model_len_percentile: percentage of rows that must fit into a `max_model_len` of "auto". (Not
         of kind `http`.)
     :param batch_size: rows that go to a worker together, and the next ones when all of them are finished.
@@ -248,7 +249,7 @@ class Limits(TypedDict, total=False):
         10 minutes.
     :param finish_by: when the slice should be finished: a duration from the run's start, or a time of day
         (`"07:00"`, in the schedule's timezone). A job that will be late logs this early, with the workers it
-        would need; it is not stopped.
+        would need; it is not stopped. With bounds in `engine.workers`, as many run as finish in time.
     """
 
     queue: Duration

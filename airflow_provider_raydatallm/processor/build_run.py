@@ -20,8 +20,9 @@ from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGiv
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.gates.gatekeeper import pass_gates
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan, InferenceRun
-from airflow_provider_raydatallm.processor.metrics.deadline import lateness
+from airflow_provider_raydatallm.processor.metrics.deadline import lateness, workers_wanted
 from airflow_provider_raydatallm.processor.metrics.meter import Meter, WriterUpdate
+from airflow_provider_raydatallm.processor.metrics.past_speed import newest_throughput
 from airflow_provider_raydatallm.processor.metrics.progress import ProgressReporter
 from airflow_provider_raydatallm.processor.metrics.spending import Spending
 from airflow_provider_raydatallm.processor.metrics.startup_time import environment_seconds
@@ -187,6 +188,7 @@ class BuildRun:
         held_by = engine or inference.engine
         workers: set[str] = set()
         rows_left, waited_s = 0, 0.0
+        past = newest_throughput(build.job) if build.finish_by is not None else None
         if has_rejections(build.folders.metadata):
             held_by.take_no_earlier_answers()
         self.spending.begin_engine()
@@ -204,7 +206,7 @@ class BuildRun:
             log_every = min(60.0, max(PROGRESS_SECONDS, waiting["waited_s"] / 10))
             self.reporter.report({"step": "queued", **self.progress(), **waiting}, log_every)
 
-        def on_update(update: WriterUpdate) -> None:
+        def on_update(update: WriterUpdate) -> int | None:
             nonlocal rows_left
             self._check_lease()
             for summary in update.summaries:
@@ -229,8 +231,11 @@ class BuildRun:
             self.spending.record(held_by.gpus_held(len(workers) or None) or held_by.resources.gpus)
             step = "answer" if meter.finished_rows else "start"
             progress = {"step": step, **self.progress()}
+            wanted = None
             if build.finish_by is not None:
-                progress |= lateness(build.finish_by, time.time(), progress)
+                most = held_by.sizes.workers[1] if held_by.sizes is not None else 1
+                late = lateness(build.finish_by, time.time(), progress, past, most)
+                progress, wanted = progress | late, workers_wanted(late)
             if progress["step"] == "start":
                 if update.deaths.total:
                     progress |= {"died": update.deaths.total, "died_of": update.deaths.reason}
@@ -240,6 +245,7 @@ class BuildRun:
             self.reporter.report(progress, log_every_s, meter.details())
             if rows_left > 0:
                 self._check_cost()
+            return wanted
 
         def run_of(rows: _RowSet, missing: MissingRows, invalid: Fragments) -> InferenceRun:
             nonlocal rows_left

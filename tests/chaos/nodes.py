@@ -35,6 +35,18 @@ class Node:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 
+    def is_idle(self) -> bool:
+        """Whether an autoscaler may take it: it has no work, by Ray's own account."""
+        ask = (
+            "import sys; from ray.autoscaler.v2.sdk import get_cluster_status;"
+            "print(*(node.node_id for node in get_cluster_status(sys.argv[1]).idle_nodes))"
+        )
+        idle = subprocess.run(
+            [sys.executable, "-c", ask, self._head.gcs_address],
+            env=os.environ | self._head.environment(), check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        return self.id in idle.stdout.split()
+
     def give_notice(self, seconds: int) -> None:
         """That it is reclaimed, as Ray is told of spot nodes. Nobody ends it then."""
         subprocess.run(

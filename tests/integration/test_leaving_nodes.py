@@ -1,4 +1,4 @@
-"""Nodes that are reclaimed while they answer a slice's rows."""
+"""Nodes that leave while a slice is answered: reclaimed ones, and those that it needs no more."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from tests.support.slices import Ask
 from tests.support.waiting import in_thread, wait_for
 
 ROWS, AT_ONCE = 160, 10
+#: Of `stub_worker`: tokens of a row that waits until a file is there.
+LONG = 999
 
 
 @pytest.fixture
@@ -61,3 +63,40 @@ def test_rows_of_a_node_that_is_reclaimed_are_asked_again_only_without_notice(
     assert result["counts"]["succeeded"] == ROWS
     asked_again = sum(begun().values()) - ROWS
     assert asked_again == 0 if seconds else 0 < asked_again <= 2 * AT_ONCE
+
+
+def test_node_is_idle_as_soon_as_the_last_rows_are_on_others(
+    ask: Ask, ray_head: LocalHead, tiny_model: Path, tmp_path: Path
+) -> None:
+    """Worker, feeder and writer have left it, so that an autoscaler takes it before the slice is done."""
+    tokens = [20] * 60 + [LONG]
+    pq.write_table(
+        pa.table({"name": [f"n{i}" for i in range(len(tokens))], "tokens": tokens}), tmp_path / "in.parquet"
+    )
+    nodes: list[Node] = []
+    results: list[Any] = []
+    try:
+        for _ in range(2):
+            nodes.append(Node(ray_head, 5))
+            assert nodes[-1].id
+        thread = in_thread(
+            ask, results, input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model),
+            code_paths=[str(ROOT / "tests" / "support" / "stub_worker.py")],
+            engine="stub_worker:HoldingWorkers", sampling_params={"max_tokens": "{tokens}"},
+            poll_interval=1.0, engine__workers=3, engine__kwargs={"tensor_parallel_size": 4},
+            engine__batch_size=AT_ONCE,
+        )  # fmt: skip
+        answered = tmp_path / "out.answered"
+        wait_for(
+            lambda: results or (answered.exists() and len(answered.read_text().split()) == len(tokens) - 1)
+        )
+        assert not any(node.is_idle() for node in nodes)
+        wait_for(lambda: results or any(node.is_idle() for node in nodes))
+        assert not results
+        (tmp_path / "out.gate").touch()
+        thread.join(240)
+    finally:
+        for node in nodes:
+            node.kill()
+    [result] = results
+    assert result["counts"]["succeeded"] == len(tokens)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.report import Report
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
-from airflow_provider_raydatallm.processor.inference.ray_cluster import InferencePlan, InferenceRun
+from airflow_provider_raydatallm.processor.inference.ray_cluster import InferencePlan, InferenceRun, OnUpdate
 from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate, summarize_group
 from airflow_provider_raydatallm.processor.sizing.checks import Finding
 from airflow_provider_raydatallm.processor.slice_run import run_slice
@@ -43,13 +43,13 @@ class InProcess:
     def preflight(self, inference: InferencePlan, missing: MissingRows) -> list[Finding]:
         return []
 
-    def run_inference(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
+    def run_inference(self, run: InferenceRun, on_update: OnUpdate) -> None:
         next_run: InferenceRun | None = run
         while next_run is not None:
             self._answer_run(next_run, on_update)
             next_run = next_run.next_run()
 
-    def _answer_run(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
+    def _answer_run(self, run: InferenceRun, on_update: OnUpdate) -> None:
         inference = run.inference
         writer = FragmentWriter(run.url, run.folder, [u.id for u in inference.plan.units], run.epoch)
         parser, reader = run.parser, run.reader

@@ -121,7 +121,8 @@ class _HoldingWorker(_StubWorker):
 
 
 class _NotingWorker(_StubWorker):
-    """Adds the name of its node to `<output>.begun` for each row that it begins."""
+    """Adds the name of its node to `<output>.begun` for each row that it begins. Answers none before a worker
+    on another node has begun one, too."""
 
     def __init__(self, journal: str) -> None:
         super().__init__(journal)
@@ -132,7 +133,13 @@ class _NotingWorker(_StubWorker):
 
         with open(self._begun, "a") as begun:
             begun.write(f"{ray.get_runtime_context().get_node_id()}\n")
+        while len(self._nodes()) < 2:
+            await asyncio.sleep(0.05)
         return await super()._generate_row(tokens, params, user)
+
+    def _nodes(self) -> set[str]:
+        with open(self._begun) as begun:
+            return set(begun.read().split())
 
 
 class _PickyWorker(_StubWorker):

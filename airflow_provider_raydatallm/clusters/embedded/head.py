@@ -48,6 +48,12 @@ __all__ = [
 STOP_COMMAND = "airflow-ray-llm local stop"
 #: Logical. With 4, Ray Data LLM hangs.
 MIN_CPUS = 8
+#: In which a head answers whose processes all live. On a machine that is busy it has taken half a minute, and
+#: one that is given up ends with its jobs.
+_ANSWER_SECONDS = 60.0
+_REQUEST_SECONDS = 12.0
+#: How a fault ends that no waiting mends.
+_REFUSED = ("HTTP 401", "HTTP 403")
 
 
 def ensure_head(folder: Path | None = None, *, min_cpus: int = MIN_CPUS, timeout: float = 120) -> LocalHead:
@@ -67,7 +73,7 @@ def ensure_head(folder: Path | None = None, *, min_cpus: int = MIN_CPUS, timeout
         if head_folder.identity(folder) is None:
             head_folder.write_private(folder / "id", secrets.token_hex(16))
         record = head_folder.read_record(folder)
-        if record and _is_healthy(record, timeout=min(30.0, timeout / 2)):
+        if record and _is_healthy(record, timeout=min(_ANSWER_SECONDS, timeout / 2)):
             _check_fits(record, ray_version, min_cpus)
             return record.head
         end_processes(folder, record.processes if record else {})
@@ -113,7 +119,7 @@ def stop_head(folder: Path | None = None) -> int:
 def head_status(folder: Path | None = None) -> LocalHead | None:
     """Returns the healthy head of `folder`, or None; changes nothing."""
     record = head_folder.read_record(head_folder.resolve(folder))
-    return record.head if record and _is_healthy(record, timeout=5.0) else None
+    return record.head if record and _is_healthy(record, timeout=_ANSWER_SECONDS) else None
 
 
 def was_stopped() -> bool:
@@ -164,9 +170,10 @@ def _is_healthy(record: HeadRecord, timeout: float) -> bool:
     """Fails at once when a process is dead, but waits for answers: a busy machine can take seconds."""
     deadline = time.monotonic() + timeout
     while all(process_identity(pid) == identity for pid, identity in record.processes.items()):
-        if _find_fault(record.head.address, record.agent, record.head.token) is None:
+        fault = _find_fault(record.head.address, record.agent, record.head.token)
+        if fault is None:
             return True
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or fault.endswith(_REFUSED):
             return False
         time.sleep(0.5)
     return False
@@ -180,12 +187,12 @@ def _find_fault(address: str, agent: str, token: str) -> str | None:
         f"{address}/api/version",
         f"{address}/api/gcs_healthz",
         # Passes through the node's agent. Until that runs, submissions fail with "No available agent".
-        f"{address}/api/v0/logs?node_ip=127.0.0.1&glob=none&timeout=5",
+        f"{address}/api/v0/logs?node_ip=127.0.0.1&glob=none&timeout=10",
         f"{agent}/api/healthz",  # raylet and GCS
     )
     headers = {"Authorization": f"Bearer {token}"}
     try:
-        with httpx.Client(headers=headers, timeout=6, trust_env=False) as client:
+        with httpx.Client(headers=headers, timeout=_REQUEST_SECONDS, trust_env=False) as client:
             for url in checks:
                 if (status := client.get(url).status_code) != 200:
                     return f"{url}: HTTP {status}"

@@ -56,5 +56,6 @@ class TaskLimits(Limits):
         affects=Affects.NOTHING,
         doc="when the slice should be finished: a duration from the run's start, or a time of day "
         '(`"07:00"`, in the schedule\'s timezone). A job that will be late logs this early, with the '
-        "workers it would need; it is not stopped.",
+        "workers it would need; it is not stopped. With bounds in `engine.workers`, as many run as finish in "
+        "time.",
     )

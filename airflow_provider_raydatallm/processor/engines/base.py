@@ -257,9 +257,13 @@ class Engine(ABC):
     def raise_if_broken(self) -> None:  # noqa: B027
         """Called every second while requests are answered; raises what broke the engine, if it is known."""
 
-    def let_go(self, rows: int) -> None:  # noqa: B027
-        """Called every second while requests are answered: what so few unfinished rows need no more may
-        end."""
+    def fit_workers(self, rows: int, wanted: int | None) -> None:  # noqa: B027
+        """Called every second while requests are answered: further workers may start, and those may end that
+        so few rows do not need.
+
+        :param rows: unfinished ones.
+        :param wanted: workers that finish the slice in time; None: as many as it may have.
+        """
 
     def stop(self) -> None:  # noqa: B027
         """Called when answering ends, for whatever reason."""

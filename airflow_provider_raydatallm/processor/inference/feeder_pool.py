@@ -3,12 +3,13 @@
 A feeder's call returns when the feeder has taken the block over, and says nothing of its rows: what is
 unfinished is the feeder's account, which the driver has drained before the run ends. Actors of Ray Data would
 keep a block's call until its last row, or lose what they hold: they are ended without a word. What a feeder
-held when it died is read again, and answered by others, in the same run.
+held when it died is read again, and answered by others, in the same run. A feeder ends with its last row, and
+does not keep its node until the last row of the slice.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -46,6 +47,11 @@ class FeederProcess:
             keep_pandas_from_pyarrow()
         self._feeder = open_feeder(deliver)
 
+    def node_id(self) -> str:
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
     def take(self, block: pa.Table) -> None:
         self._feeder(block)
 
@@ -56,10 +62,16 @@ class FeederProcess:
 @dataclass(eq=False)
 class _Feeder:
     actor: ActorHandle[Any]
+    #: Returns its node's id.
     start: ObjectRef[Any]
-    is_ready: bool = False
+    node_id: str | None = None
     blocks: int = 0
     calls: list[ObjectRef[Any]] = field(default_factory=list)
+    is_draining: bool = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self.node_id is not None
 
 
 class FeederPool:
@@ -101,16 +113,25 @@ class FeederPool:
         feeder.blocks += 1
         feeder.calls.append(feeder.actor.take.remote(block))
 
-    def drain(self) -> None:
-        """Waits until no feeder holds a row.
+    def drain(self, on_empty: Callable[[str], None]) -> None:
+        """Waits until no feeder holds a row, and ends each that holds none.
 
+        :param on_empty: called with the id of each node whose last feeder has ended.
         :raises Exception: what kept rows from being delivered.
         """
-        self._wait_for_calls()
-        for feeder in self._feeders:
-            if feeder.is_ready:
-                feeder.calls.append(feeder.actor.drain.remote())
-        self._wait_for_calls()
+        for feeder in [feeder for feeder in self._feeders if not feeder.is_ready]:  # it has no block
+            self._end(feeder)
+        while self._feeders:
+            for feeder in [feeder for feeder in self._feeders if not feeder.calls]:
+                if not feeder.is_draining:
+                    feeder.is_draining = True
+                    feeder.calls.append(feeder.actor.drain.remote())
+                    continue
+                self._end(feeder)
+                if feeder.node_id not in {other.node_id for other in self._feeders}:
+                    on_empty(str(feeder.node_id))
+            self._wait(self._feeders)
+            self._check()
 
     def _with_room(self) -> _Feeder:
         while True:
@@ -125,20 +146,16 @@ class FeederPool:
                 are_starting = True
             self._wait(self._feeders)
 
-    def _wait_for_calls(self) -> None:
-        while any(feeder.calls for feeder in self._feeders):
-            self._wait([feeder for feeder in self._feeders if feeder.is_ready])
-            self._check()
-
     @staticmethod
     def _wait(feeders: Sequence[_Feeder]) -> None:
         """Waits until something is to be checked of one of them."""
         calls = [ref for feeder in feeders for ref in (feeder.calls if feeder.is_ready else [feeder.start])]
-        wait_for_refs(calls, num_returns=1, timeout_s=None)
+        if calls:
+            wait_for_refs(calls, num_returns=1, timeout_s=None)
 
     def _start(self) -> None:
         actor = self._actor.remote(*self._arguments)
-        self._feeders.append(_Feeder(actor, actor.__ray_ready__.remote()))
+        self._feeders.append(_Feeder(actor, actor.node_id.remote()))
 
     def _check(self) -> None:
         """Notices which feeders are ready, which took their blocks, and which died."""
@@ -148,7 +165,7 @@ class FeederPool:
             refs = feeder.calls if feeder.is_ready else [feeder.start]
             done, left = ray.wait(refs, num_returns=len(refs), timeout=0) if refs else ([], [])
             try:
-                ray.get(done)
+                results = ray.get(done)
             except Exception as e:
                 if not is_death(e) or _START_RAISED in str(e):
                     raise
@@ -157,13 +174,10 @@ class FeederPool:
             if feeder.is_ready:
                 feeder.calls = left
             elif done:
-                feeder.is_ready, self._failed_starts = True, 0
+                feeder.node_id, self._failed_starts = results[0], 0
 
     def _bury(self, feeder: _Feeder, error: Exception) -> None:
-        import ray
-
-        ray.kill(feeder.actor)  # Ray may only have lost sight of it
-        self._feeders.remove(feeder)
+        self._end(feeder)  # Ray may only have lost sight of it
         self.death = error
         if not feeder.is_ready:
             self._failed_starts += 1
@@ -173,3 +187,9 @@ class FeederPool:
                     error,
                     kind="engine",
                 ) from error
+
+    def _end(self, feeder: _Feeder) -> None:
+        import ray
+
+        ray.kill(feeder.actor)
+        self._feeders.remove(feeder)

@@ -120,8 +120,8 @@ class OwnWriter(RowWriter):
 class NodeWriter(RowWriter):
     """Hands a task's finished rows to the writer of its node.
 
-    by_node: the writers that there were when the run started. Those of later nodes are found by name; until
-    a node has its own, its rows go to another node's.
+    by_node: the writers that there were when the run started, the driver's node first. Those of later nodes
+    are found by name; until a node has its own, its rows go to the driver's.
     """
 
     run: str
@@ -189,10 +189,14 @@ class FragmentWriters:
         # them (ray #53727, of which Ray warns).
         ids = list(unit_ids)
         self._arguments = (url, folder, ids if len(ids) <= _FEW_UNITS else ray.put(ids), epoch)
+        #: The driver's comes first: its writer stays, and takes the rows of nodes without one.
         self._by_node: dict[str, ActorHandle[Any]] = {}
+        self._own_node = ray.get_runtime_context().get_node_id()
         self._places: dict[str, str] = {}
         self._calls: dict[ObjectRef[Any], _Call] = {}
         self._is_flushing = False
+        #: Nodes that no row comes from any more, with the last flush of their writer while it lasts.
+        self._released: dict[str, ObjectRef[Any] | None] = {}
         #: Held only for what cannot block, so that a check that hangs does not block the last flush.
         self._lock = threading.Lock()
         self.slice_process: ActorHandle[Any] | None = None
@@ -203,7 +207,19 @@ class FragmentWriters:
         self._start_on_new_nodes()
 
     def for_tasks(self) -> NodeWriter:
-        return NodeWriter(self._run, dict(self._by_node))
+        """They may run on any node, also on those that were released."""
+        with self._lock:
+            if self._released:
+                self._released.clear()
+                self._run = uuid.uuid4().hex  # Ray may still know the names of those that ended
+            return NodeWriter(self._run, dict(self._by_node))
+
+    def release(self, node_id: str) -> None:
+        """Ends the writer of a node when it has written its rows: it would keep an autoscaler from taking the
+        node. No task there adds any until the next `for_tasks`."""
+        with self._lock:
+            if node_id in self._by_node and node_id != self._own_node:
+                self._released[node_id] = self._ask(node_id, "flush_and_update")
 
     def update(self) -> WriterUpdate:
         """Returns, as one, the updates that have come since the last call. Never waits for a writer."""
@@ -214,7 +230,10 @@ class FragmentWriters:
             pending = list(self._calls)
             done, _ = ray.wait(pending, num_returns=len(pending), timeout=0) if pending else ([], [])
             for ref in done:
-                del self._calls[ref]
+                call = self._calls.pop(ref)
+                if self._released.get(call.node_id) == ref:
+                    self._released[call.node_id] = None
+                    ray.kill(self._by_node.pop(call.node_id))
             if not self._is_flushing:
                 for node_id in self._by_node.keys() - {call.node_id for call in self._calls.values()}:
                     self._ask(node_id, "update")
@@ -274,11 +293,12 @@ class FragmentWriters:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         nodes = [node for node in ray.nodes() if node["Alive"]]
+        nodes.sort(key=lambda node: node["NodeID"] != self._own_node)
         if self.slice_process is not None and len(nodes) == 1:
             return
         for node in nodes:
             node_id = node["NodeID"]
-            if node_id not in self._by_node:
+            if node_id not in self._by_node and node_id not in self._released:
                 writer: Any = ray.remote(**_OPTIONS)(WriterActor)
                 self._places[node_id] = f"node {node['NodeManagerHostname']} ({node_id})"
                 self._by_node[node_id] = writer.options(

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -88,10 +88,18 @@ def _row_ids(rows: pa.Table) -> Iterator[tuple[int, int]]:
 
 
 def run_inference(
-    missing: MissingRows, reader: RequestReader, engine: Engine, parser: AnswerParser, writer: RowWriter
+    missing: MissingRows,
+    reader: RequestReader,
+    engine: Engine,
+    parser: AnswerParser,
+    writer: RowWriter,
+    on_empty: Callable[[str], None],
 ) -> Exception | None:
     """Answers the missing rows and hands them to the writers. Returns the death of a feeder, if there was
-    one: the rows that it held are missing still."""
+    one: the rows that it held are missing still.
+
+    :param on_empty: called with the id of each node that adds no row any more, as soon as that is known.
+    """
     import ray
     from ray.data import DataContext, TaskPoolStrategy
 
@@ -114,14 +122,18 @@ def run_inference(
     requests = requests.repartition(target_num_rows_per_block=engine.block_rows)
     deliver = WriterSink(parser, writer, light_tasks(cpus))
     if engine.feeders is not None:
-        return _feed(requests, engine, engine.feeders, deliver)
+        return _feed(requests, engine, engine.feeders, deliver, on_empty)
     for _ in engine.answer_requests(requests, deliver).iter_batches(prefetch_batches=0, **_BLOCKS):
         pass
     return None
 
 
 def _feed(
-    requests: ray.data.Dataset, engine: Engine, feeders: tuple[int, int], deliver: AnswerSink
+    requests: ray.data.Dataset,
+    engine: Engine,
+    feeders: tuple[int, int],
+    deliver: AnswerSink,
+    on_empty: Callable[[str], None],
 ) -> Exception | None:
     """As `run_inference`."""
     with FeederPool(engine.job, engine.start_for_feeders(), deliver, feeders) as pool:
@@ -133,5 +145,5 @@ def _feed(
                 del bundle
         finally:
             del bundles  # which ends the reading
-        pool.drain()
+        pool.drain(on_empty)
         return pool.death

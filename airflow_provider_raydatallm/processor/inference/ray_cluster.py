@@ -52,6 +52,9 @@ from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 
 logger = logging.getLogger(__name__)
 
+#: Called every second of a run, which it ends by raising. Returns how many workers finish the slice in time;
+#: None: as many as it may have.
+OnUpdate = Callable[[WriterUpdate], int | None]
 Asked = TypeVar("Asked")
 Told = TypeVar("Told")
 
@@ -123,11 +126,8 @@ class Cluster(Protocol):
         :raises SliceError: when the run cannot work.
         """
 
-    def run_inference(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
-        """Waits for room, answers the rows and writes their fragments, also when an error ends it.
-
-        :param on_update: called every second; ends the run by raising.
-        """
+    def run_inference(self, run: InferenceRun, on_update: OnUpdate) -> None:
+        """Waits for room, answers the rows and writes their fragments, also when an error ends it."""
 
     def run_tasks(
         self, function: Callable[[Asked], Told], inputs: Iterable[Asked], timeout: float
@@ -163,7 +163,7 @@ class RayCluster:
         checks.raise_errors(findings)
         return findings
 
-    def run_inference(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
+    def run_inference(self, run: InferenceRun, on_update: OnUpdate) -> None:
         connect_to_ray()
         job, engine = run.inference.job, run.inference.engine
         if run.limit_raised or engine.sizing_inputs is None:
@@ -227,7 +227,7 @@ class _Watch:
     """Looks at a run once a second: what the writers count, whether the engine lives, and whether anything
     moves."""
 
-    def __init__(self, engine: Engine, slot: QueueSlot, on_update: Callable[[WriterUpdate], None]) -> None:
+    def __init__(self, engine: Engine, slot: QueueSlot, on_update: OnUpdate) -> None:
         self._engine = engine
         self._slot = slot
         self._on_update = on_update
@@ -256,12 +256,12 @@ class _Watch:
         elif not self._was_answered:
             update = update._replace(deaths=self._dying.observe())
         self._left -= update.finished_rows
-        self._engine.let_go(max(self._left, 0))
-        self._on_update(update.without_rows() if self._run.is_probe else update)
+        wanted = self._on_update(update.without_rows() if self._run.is_probe else update)
+        self._engine.fit_workers(max(self._left, 0), wanted)
         self._stall.observe(update.finished_rows, self._engine.is_ready or has_answered)
 
 
-def _answer(run: InferenceRun, slot: QueueSlot, on_update: Callable[[WriterUpdate], None]) -> None:
+def _answer(run: InferenceRun, slot: QueueSlot, on_update: OnUpdate) -> None:
     """Answers a run, and those that follow it."""
     engine = run.inference.engine
     process = SliceProcess if _fits_one_process(engine, run.missing) else None
@@ -336,7 +336,7 @@ def _answer_until_none_is_lost(run: InferenceRun, writers: FragmentWriters) -> N
     missing, rounds = run.missing, 0
     while len(missing):
         death = pipeline.run_inference(
-            missing, run.reader, run.inference.engine, run.parser, writers.for_tasks()
+            missing, run.reader, run.inference.engine, run.parser, writers.for_tasks(), writers.release
         )
         if death is None:
             return

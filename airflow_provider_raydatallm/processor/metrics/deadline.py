@@ -1,30 +1,62 @@
-"""Whether a slice will finish in time. Pure."""
+"""Whether a slice will finish in time, and how many workers would make it. Pure."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from airflow_provider_raydatallm.processor.sizing.sizes import workers_needed
+from airflow_provider_raydatallm.processor.sizing.facts import PastThroughput
 
 
-def lateness(finish_by: float, now: float, progress: Mapping[str, Any]) -> dict[str, Any]:
+def lateness(
+    finish_by: float,
+    now: float,
+    progress: Mapping[str, Any],
+    past: PastThroughput | None = None,
+    most_workers: int = 1,
+) -> dict[str, Any]:
     """Returns `late_s`, the seconds after `finish_by` at which the slice will finish (negative: earlier), and
-    `workers_needed`, the workers that would finish in time from now on; None for unknown values, and for
-    workers once `finish_by` has passed: then `late_s` is known, if only how late it is already.
+    `workers_needed`, the workers that would finish in time, those that answer now included. None for unknown
+    values, and for workers where no number of them would: then `late_s` is known, if only how late it is
+    already.
 
     :param finish_by: and `now`: epoch seconds.
-    :param progress: of `Meter.progress`.
+    :param progress: of `Meter.progress`, with its step.
+    :param past: foretells a slice that has not begun to answer, by as many workers as it may have.
     """
-    eta_s = progress["eta_s"]
-    if now >= finish_by:
-        return {"late_s": round(now + (eta_s or 0) - finish_by), "workers_needed": None}
-    if eta_s is None:
+    left_s, rows, eta_s = finish_by - now, progress["planned"] - progress["rows"], progress["eta_s"]
+    workers, needed = progress["workers"], None
+    if eta_s is None and past is not None and progress["step"] == "start":
+        eta_s = past.engine_start + rows / (past.rows_per_s * most_workers)
+        needed = workers_in_time(rows, past.rows_per_s, 0, left_s, past.engine_start)
+    elif eta_s is not None and workers:
+        rows_per_s = rows / (eta_s * workers) if eta_s else math.inf
+        needed = workers_in_time(rows, rows_per_s, workers, left_s, progress["engine_start_s"] or 0.0)
+    if eta_s is None and left_s > 0:
         return {"late_s": None, "workers_needed": None}
-    time_left_s, workers = finish_by - now, progress["workers"]
-    needed = None
-    if workers is not None:
-        rows = progress["planned"] - progress["rows"]
-        worker_seconds_per_row = eta_s / max(rows, 1) * workers
-        needed = max(1, workers_needed(rows, worker_seconds_per_row, time_left_s))
-    return {"late_s": round(now + eta_s - finish_by), "workers_needed": needed}
+    return {"late_s": round((eta_s or 0) - left_s), "workers_needed": needed if left_s > 0 else None}
+
+
+def workers_in_time(rows: int, rows_per_s: float, workers: int, left_s: float, start_s: float) -> int | None:
+    """Returns how many workers answer the rows in time; None where further ones would come too late.
+
+    :param rows_per_s: of one worker.
+    :param workers: that answer now.
+    :param start_s: seconds until a further worker answers.
+    """
+    excess = rows - workers * rows_per_s * left_s
+    if rows == 0 or excess <= 0:
+        return max(workers, 1)
+    return workers + math.ceil(excess / (rows_per_s * (left_s - start_s))) if left_s > start_s else None
+
+
+def workers_wanted(late: Mapping[str, Any]) -> int | None:
+    """Returns how many workers to have; None: as many as it may.
+
+    :param late: of `lateness`.
+    """
+    if late["late_s"] is None:
+        return 1  # until more is known
+    needed: int | None = late["workers_needed"]
+    return needed

@@ -22,7 +22,7 @@ from airflow_provider_raydatallm.processor.engines.feeding.token_lengths import 
     sample_token_lengths,
 )
 from airflow_provider_raydatallm.processor.engines.feeding.tokenized_request import name_media
-from airflow_provider_raydatallm.processor.inference.ray_cluster import InferenceRun
+from airflow_provider_raydatallm.processor.inference.ray_cluster import InferenceRun, OnUpdate
 from airflow_provider_raydatallm.processor.input.listing import list_input
 from airflow_provider_raydatallm.processor.input.plan import Plan
 from airflow_provider_raydatallm.processor.media import cells
@@ -110,7 +110,7 @@ class _Watch(InProcess):
         units = [unit.id for unit in self.plan.units]
         return sorted(self._seen.stored, key=lambda row: (units.index(row[0]), row[1]))
 
-    def run_inference(self, run: InferenceRun, on_update: Callable[..., None]) -> None:
+    def run_inference(self, run: InferenceRun, on_update: OnUpdate) -> None:
         if run.is_probe:  # of which nothing is published
             InProcess().run_inference(run, on_update)
             return

@@ -15,9 +15,8 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
-from airflow_provider_raydatallm.processor.inference.ray_cluster import InferenceRun
+from airflow_provider_raydatallm.processor.inference.ray_cluster import InferenceRun, OnUpdate
 from airflow_provider_raydatallm.processor.metrics import progress
-from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate
 from airflow_provider_raydatallm.processor.publish.staged_commands import discard_for_people
 from airflow_provider_raydatallm.processor.sizing.facts import Resources
 from airflow_provider_raydatallm.processor.storage.store import Store
@@ -54,7 +53,7 @@ class WithJudge(InProcess):
         self._clock, self._workers = clock, workers
         self._judges_s, self._waits_s, self._is_judge = judges_s, waits_s, False
 
-    def _answer_run(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
+    def _answer_run(self, run: InferenceRun, on_update: OnUpdate) -> None:
         self._is_judge = run.inference.job.model_source == "m/judge"
         waits = range(1, 5) if self._is_judge and self._waits_s else ()
         for quarter in waits:
@@ -319,7 +318,7 @@ def test_waiting_for_a_second_engine_costs_nothing(job: SliceJob, clock: Clock) 
     calls = 0
 
     class Waiting(InProcess):
-        def _answer_run(self, run: InferenceRun, on_update: Callable[[WriterUpdate], None]) -> None:
+        def _answer_run(self, run: InferenceRun, on_update: OnUpdate) -> None:
             nonlocal calls
             calls += 1
             if calls == 2:

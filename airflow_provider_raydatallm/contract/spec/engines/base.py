@@ -150,7 +150,8 @@ class ClusterEngine(Engine):
         1,
         affects=Affects.NOTHING,
         doc='a number, (min, max) to scale between, or `"auto"`: as many as the cluster\'s GPUs and the '
-        "slice's work allow.",
+        "slice's work allow. With `limits.finish_by`, a slice's own engine has no more of (min, max) than "
+        "finish in time.",
     )
     max_model_len_percentile: float = leaf(
         99.0,

@@ -201,7 +201,8 @@ class VllmEngine(VllmEngineBase):
         self._workers = OwnWorkers(
             actor,
             [self._worker_arguments(), *([self._adapters] if self._adapters else [])],
-            [self._group_options() for _ in range(self.workers[1])],
+            self._group_options,
+            self.workers,
             None if self._isolates else RESTARTS,
         )
         return partial(OwnWorkerPool, self._workers.actors, self.workers[1])
@@ -215,9 +216,11 @@ class VllmEngine(VllmEngineBase):
             self._workers.check()
             self.startup_seconds = self._workers.startup_seconds
 
-    def let_go(self, rows: int) -> None:
+    def fit_workers(self, rows: int, wanted: int | None) -> None:
         if self._workers is not None:
-            self._workers.fit(rows, self.row_budget.rows)
+            # "auto" is as many as the cluster has: only bounds of the job's own ask for fewer.
+            wanted = None if self._asked.workers == "auto" else wanted
+            self._workers.fit(rows, self.row_budget.rows, wanted)
 
     def stop(self) -> None:
         from ray.util import remove_placement_group

@@ -1,9 +1,10 @@
 """The workers of one slice: started, and started again when they die, each for itself.
 
 A slice goes on with the workers that it has. One that died is started again at once, then after longer and
-longer pauses, and given up after some deaths in a row. The run ends only when no worker is left. One that is
-idle while the last rows are in others ends: its GPUs are free before the slice is finished. Feeders find the
-current actor of a worker by a key in the cluster's key-value store.
+longer pauses, and given up after some deaths in a row. The run ends only when no worker is left. There are as
+many as the slice may have, or as finish it in time. One that is idle while the last rows are in others ends:
+its GPUs are free before the slice is finished. Feeders find the current actor of a worker by a key in the
+cluster's key-value store.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import logging
 import math
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.failure import Place
@@ -47,21 +49,26 @@ class OwnWorkers:
         self,
         actor: Any,
         arguments: Sequence[Any],
-        options: Sequence[Mapping[str, Any]],
+        options: Callable[[], Mapping[str, Any]],
+        workers: tuple[int, int],
         restarts: Sequence[float] | None,
     ) -> None:
-        """
+        """Starts the fewest.
+
         :param actor: the remote class.
         :param arguments: of its constructor.
-        :param options: of each worker's actor, beside those of the class.
+        :param options: makes those of a worker's actor, beside those of the class, before it starts.
+        :param workers: the fewest and the most.
         :param restarts: seconds before each further start; None: at once, as often as it takes.
         """
         #: Of each worker, by its number: the name of its current actor.
         self.actors = ClusterStore.of_kind("worker", uuid.uuid4().hex[:12])
+        self._fewest, most = workers
         self._workers = [
-            _Worker(actor, arguments, own, self.actors, str(number), restarts)
-            for number, own in enumerate(options)
+            _Worker(actor, arguments, options, self.actors, str(number), restarts) for number in range(most)
         ]
+        for worker in self._workers[: self._fewest]:
+            worker.start()
         #: Of the first worker that started.
         self.startup_seconds: Mapping[str, float] = {}
         #: Of those that were stopped.
@@ -85,22 +92,28 @@ class OwnWorkers:
         # Where all raise at their first start, later starts would, too.
         if all(w.is_given_up or (w.cannot_start and not self.is_ready) for w in left):
             if len(left) < len(self._workers):
-                self._start_released()
+                self._start_released(len(self._workers))
                 return
             raise next(w.error for w in reversed(self._workers) if w.error is not None)
         for worker in self._workers:
             worker.start_again()
 
-    def fit(self, rows: int, rows_each: int) -> None:
-        """Ends idle workers that rows which are left do not need, and starts them again where they do.
+    def fit(self, rows: int, rows_each: int, wanted: int | None) -> None:
+        """Starts the workers that are wanted, as long as there are rows for them, and ends idle ones that the
+        last rows do not need.
 
         :param rows: unfinished ones.
         :param rows_each: that a worker takes at once.
+        :param wanted: None: as many as there may be.
         """
         living = [worker for worker in self._workers if worker.lives]
         needed = max(1, math.ceil(rows / rows_each))
         if needed > len(living):
-            self._start_released()
+            # One that starts changes how many are wanted, once it answers.
+            if wanted is None:
+                self._start_released(len(self._workers))
+            elif not any(worker.is_starting for worker in self._workers):
+                self._start_released(max(wanted, self._fewest))
         spare = [worker for worker in living if worker.can_be_released] if needed < len(living) else []
         idle = [worker for worker in spare if worker.is_idle()]
         for worker in idle[: len(living) - needed]:
@@ -108,10 +121,14 @@ class OwnWorkers:
             worker.is_released = True
             logger.info("engine worker %s ends: what is left is in others (rows: %d)", worker.name, rows)
 
-    def _start_released(self) -> None:
-        for worker in self._workers:
-            if worker.is_released:
-                worker.start()
+    def _start_released(self, workers: int) -> None:
+        """Starts workers, until so many have been started."""
+        released = [worker for worker in self._workers if worker.is_released]
+        further = released[: max(workers - (len(self._workers) - len(released)), 0)]
+        if further and self.is_ready:
+            logger.info("engine workers that start, beside those that run: %d", len(further))
+        for worker in further:
+            worker.start()
 
     def stop(self) -> None:
         self._stop([worker for worker in self._workers if not worker.is_released])
@@ -135,13 +152,14 @@ class _Worker:
         self,
         actor: Any,
         arguments: Sequence[Any],
-        options: Mapping[str, Any],
+        options: Callable[[], Mapping[str, Any]],
         actors: ClusterStore,
         name: str,
         restarts: Sequence[float] | None,
     ) -> None:
         self._actors, self.name = actors, name
-        self._actor, self._arguments, self._options, self._restarts = actor, arguments, options, restarts
+        self._actor, self._arguments, self._restarts = actor, arguments, restarts
+        self._make_options = options
         self.handle: ActorHandle[Any] | None = None
         self.was_ready = False
         self.startup_seconds: Mapping[str, float] = {}
@@ -152,7 +170,8 @@ class _Worker:
         self._ready_at: float | None = None
         self._process: Mapping[str, Any] = {}
         self._idle: ObjectRef[Any] | None = None
-        self.start()
+        #: Not needed, yet or any more.
+        self.is_released = True
 
     @property
     def is_given_up(self) -> bool:
@@ -162,6 +181,14 @@ class _Worker:
     def lives(self) -> bool:
         """Whether it is ready, and not known to be dead."""
         return self._ready_at is not None and self.error is None and not self.is_released
+
+    @property
+    def is_starting(self) -> bool:
+        return self._ready_at is None and self.error is None and not self.is_released
+
+    @cached_property
+    def _options(self) -> Mapping[str, Any]:
+        return self._make_options()
 
     @property
     def can_be_released(self) -> bool:

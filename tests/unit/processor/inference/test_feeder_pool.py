@@ -36,7 +36,7 @@ class Pool(FeederPool):
     def add(self, *, is_ready: bool) -> None:
         calls: Any = ["call"]
         actor: Any = SimpleNamespace()
-        self._feeders = [_Feeder(actor, calls[0], is_ready=is_ready, calls=calls)]
+        self._feeders = [_Feeder(actor, calls[0], "node" if is_ready else None, calls=calls)]
 
 
 @pytest.fixture

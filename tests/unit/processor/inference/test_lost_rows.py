@@ -37,7 +37,7 @@ class Run:
             missing=rows(missing[0]), reader=None, parser=None, inference=SimpleNamespace(engine=None),
             still_missing=lambda: rows(next(later)), place_of_first=lambda missing: PLACE,
         )  # fmt: skip
-        writers: Any = SimpleNamespace(for_tasks=lambda: None, flush=lambda: None)
+        writers: Any = SimpleNamespace(for_tasks=lambda: None, flush=lambda: None, release=None)
         monkeypatch.setattr(pipeline, "run_inference", self._run_inference)
         self.answer = lambda: _answer_until_none_is_lost(given, writers)
 

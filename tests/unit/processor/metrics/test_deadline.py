@@ -12,7 +12,8 @@ import pytest
 
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.processor import build_run
-from airflow_provider_raydatallm.processor.metrics.deadline import lateness
+from airflow_provider_raydatallm.processor.metrics.deadline import lateness, workers_wanted
+from airflow_provider_raydatallm.processor.sizing.facts import PastThroughput
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.task.arguments import finish_time, parse_finish_by
 from tests.support.in_process import InProcess, job_of
@@ -52,6 +53,7 @@ def test_lateness_is_predicted_with_the_workers_needed() -> None:
     # Two workers, 720,000 rows left at 100 a second, which takes two hours.
     progress: dict[str, Any] = {
         "rows": 280_000, "planned": 1_000_000, "eta_s": 7200.0, "workers": 2,
+        "engine_start_s": None, "step": "answer",
     }  # fmt: skip
     assert lateness(3600, 0, progress) == {"late_s": 3600, "workers_needed": 4}
     assert lateness(8000, 0, progress) == {"late_s": -800, "workers_needed": 2}
@@ -59,6 +61,32 @@ def test_lateness_is_predicted_with_the_workers_needed() -> None:
     assert lateness(3600, 0, {**progress, "eta_s": None}) == unknown
     assert lateness(3600, 4000, progress) == {"late_s": 7600, "workers_needed": None}
     assert lateness(3600, 4000, {**progress, "eta_s": None}) == {"late_s": 400, "workers_needed": None}
+    slow_start = {**progress, "engine_start_s": 1800.0}  # further workers answer for half of the time
+    assert lateness(3600, 0, slow_start) == {"late_s": 3600, "workers_needed": 6}
+    assert lateness(1800, 0, slow_start) == {"late_s": 5400, "workers_needed": None}
+    assert lateness(100, 0, {**progress, "rows": 1_000_000, "eta_s": 0.0})["workers_needed"] == 2
+
+
+@pytest.mark.parametrize(("hours", "late_s", "workers"), [(3, -1800, 4), (2, 1800, 6), (0.4, 7560, None)])
+def test_slice_that_cannot_be_in_time_says_so_at_its_start(
+    hours: float, late_s: int, workers: int | None
+) -> None:
+    # A worker answers 50 rows a second, after half an hour; there may be four.
+    progress = {
+        "rows": 0, "planned": 1_440_000, "eta_s": None, "workers": None, "engine_start_s": None,
+        "step": "start",
+    }  # fmt: skip
+    late = lateness(hours * 3600, 0, progress, PastThroughput("2026-01-30", 50.0, 1800.0), 4)
+    assert late == {"late_s": late_s, "workers_needed": workers}
+
+
+@pytest.mark.parametrize(
+    ("late_s", "needed", "wanted"), [(None, None, 1), (-60, 2, 2), (60, 5, 5), (60, None, None)]
+)
+def test_as_many_workers_are_wanted_as_finish_in_time_or_all(
+    late_s: int | None, needed: int | None, wanted: int | None
+) -> None:
+    assert workers_wanted({"late_s": late_s, "workers_needed": needed}) == wanted
 
 
 def test_late_run_says_so_and_still_publishes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,30 +69,61 @@ class Idle(_Worker):
     def __init__(self, *, is_ready: bool = True, **options: Any) -> None:
         self.name, self._options, self.error = "0", options, None
         self._ready_at = 1.0 if is_ready else None
-        self.is_released, self.starts = False, 0
+        self.is_released, self.was_ready, self.starts = False, is_ready, 0
         self.handle = None
 
     def is_idle(self) -> bool:
         return True
 
     def start(self) -> None:
-        self.is_released, self.starts = False, self.starts + 1
+        self.is_released, self._ready_at, self.starts = False, None, self.starts + 1
+
+
+def own_workers(*workers: Idle, fewest: int = 1) -> Any:
+    made: Any = OwnWorkers.__new__(OwnWorkers)
+    made._workers, made._fewest, made.repetition = list(workers), fewest, []
+    return made
+
+
+def running(workers: Any) -> int:
+    return sum(not worker.is_released for worker in workers._workers)
 
 
 @pytest.mark.parametrize(("rows", "left"), [(0, 1), (1, 1), (100, 1), (101, 2), (299, 3), (1000, 3)])
 def test_idle_workers_end_whose_place_the_last_rows_do_not_need(rows: int, left: int) -> None:
-    workers: Any = OwnWorkers.__new__(OwnWorkers)
-    workers._workers, workers.repetition = [Idle(), Idle(), Idle()], []
-    workers.fit(rows, 100)
-    assert sum(not worker.is_released for worker in workers._workers) == left
-    workers.fit(1000, 100)  # of the engine's next run
-    assert not any(worker.is_released for worker in workers._workers)
+    workers = own_workers(Idle(), Idle(), Idle())
+    workers.fit(rows, 100, None)
+    assert running(workers) == left
+    workers.fit(1000, 100, None)  # of the engine's next run
+    assert running(workers) == 3
     assert sum(worker.starts for worker in workers._workers) == 3 - left
 
 
 def test_worker_that_starts_or_has_a_group_of_gpus_does_not_end() -> None:
-    workers: Any = OwnWorkers.__new__(OwnWorkers)
-    workers._workers = [Idle(is_ready=False), Idle(scheduling_strategy="group"), Idle(scheduling_strategy="")]
-    workers.repetition = []
-    workers.fit(1, 100)
-    assert not any(worker.is_released for worker in workers._workers)
+    workers = own_workers(
+        Idle(is_ready=False), Idle(scheduling_strategy="group"), Idle(scheduling_strategy="")
+    )
+    workers.fit(1, 100, None)
+    assert running(workers) == 3
+
+
+def test_as_many_workers_start_as_finish_in_time() -> None:
+    workers = own_workers(*(Idle() for _ in range(8)), fewest=2)
+    for worker in workers._workers[2:]:
+        worker.is_released = True
+    workers.fit(10_000, 100, 1)  # nothing is known yet
+    assert running(workers) == 2
+    workers.fit(200, 100, 4)  # the two that run have all rows
+    assert running(workers) == 2
+    workers.fit(10_000, 100, 4)
+    assert running(workers) == 4
+    workers.fit(10_000, 100, 6)  # two start: what they do is not known yet
+    assert running(workers) == 4
+    for worker in workers._workers[:4]:
+        worker._ready_at = 1.0
+    workers.fit(10_000, 100, 3)
+    assert running(workers) == 4
+    workers.fit(10_000, 100, 6)
+    assert running(workers) == 6
+    workers.fit(10_000, 100, None)
+    assert running(workers) == 8

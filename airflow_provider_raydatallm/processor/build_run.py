@@ -326,7 +326,7 @@ class BuildRun:
         build, meter = self.build, self.meter
         self.reporter.report({"step": "publish", **self.progress()})
         started = time.monotonic()
-        carried_over = build.checkpoint.carried_over()
+        carried_over = build.checkpoint.carried_over(build.plan)
         rejections = build.checkpoint.rejections(state.honoured) if build.job.quality.gates else 0
 
         def report_of(totals: Totals, files: Sequence[str]) -> Report:

@@ -74,7 +74,7 @@ def find_earlier(build: VersionBuild, state: CheckpointState) -> tuple[EarlierAn
 def _taken_over(build: VersionBuild) -> EarlierAnswers:
     """Rows of the published version that the run takes over when it begins."""
     checkpoint, version = build.checkpoint, build.base
-    if checkpoint.base is None or version is None or checkpoint.carried_over() is not None:
+    if checkpoint.base is None or version is None or checkpoint.carried_over(build.plan) is not None:
         return NOTHING_EARLIER
     rows = checkpoint.rows_of_base
     if not rows or not rows.keys() <= {unit.id for unit in build.plan.units}:

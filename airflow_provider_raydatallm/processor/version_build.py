@@ -41,6 +41,7 @@ from airflow_provider_raydatallm.processor.store.column_agreement import ColumnA
 from airflow_provider_raydatallm.processor.store.lease import Lease
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from airflow_provider_raydatallm.processor.store.leftovers import remove_checkpoints
+from airflow_provider_raydatallm.processor.store.run_record import remove_progress
 from airflow_provider_raydatallm.processor.store.staged_versions import (
     StagedVersion,
     StagedVersionError,
@@ -106,12 +107,12 @@ class VersionBuild(Build):
                     return self._commit(lease, judged)
                 self._check_waits(judged)
                 self._keep_verdicts(judged)
-                return self._held_report(judged)
+                return self._held_report(judged, lease)
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))
         staged = self.stage(lease, cluster)
         if staged.is_held:
-            return self._held_report(staged)
+            return self._held_report(staged, lease)
         try:
             return self._commit(lease, staged, self.table.agreement)
         except OtherColumnsError as e:
@@ -132,10 +133,13 @@ class VersionBuild(Build):
                 self._check_waits(self.staged)
                 judged = self._pass_gates(self.staged, cluster)
                 self._keep_verdicts(judged)
+                remove_progress(self.folders.metadata, lease)
                 return judged
             except StagedVersionError as e:
                 self._forget_staged(log_text(e))
-        return self.stage(lease, cluster, keep_days)
+        staged = self.stage(lease, cluster, keep_days)
+        remove_progress(self.folders.metadata, lease)
+        return staged
 
     def _check_waits(self, staged: StagedVersion) -> None:
         accepts_change = self.job.publish.on_schema_change == "accept"
@@ -145,7 +149,8 @@ class VersionBuild(Build):
         if judged != self.staged:
             judged.keep_verdicts(self.folders.metadata)
 
-    def _held_report(self, staged: StagedVersion) -> Report:
+    def _held_report(self, staged: StagedVersion, lease: Lease) -> Report:
+        remove_progress(self.folders.metadata, lease)
         own = {"outcome": "held", "published_version": None, "staged_version": staged.name}
         return staged.to_report(self.job.slice_path).model_copy(update=own)
 

@@ -300,7 +300,7 @@ def _declared(
         raise missing_column(
             f"source.column_types names {unknown}, which the input does not have",
             unknown[0],
-            columns,
+            [name for name in columns if name not in unknown],  # those of declared types are among them
         )
     return declared
 

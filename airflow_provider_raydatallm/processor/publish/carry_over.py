@@ -64,7 +64,7 @@ def carry_over_rows(
             kind="input",
             advice="Set rerun.on_input_change='recompute'",
         )
-    if checkpoint.carried_over() is not None:
+    if checkpoint.carried_over(plan) is not None:
         return
     ids = [u.id for u in plan.units]
     agreed = AgreedColumns({}, store.url, checkpoint.folder)

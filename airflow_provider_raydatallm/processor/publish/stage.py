@@ -191,7 +191,7 @@ class Staging:
             "takes_over": self.checkpoint.base.number if self.checkpoint.base is not None else None,
             "fragments": _count_and_hash(self._fragments()),
             "report": result.model_dump(mode="json"),
-            **counted(self.job, self.fields, totals, self.checkpoint.carried_over()),
+            **counted(self.job, self.fields, totals, self.checkpoint.carried_over(self.plan)),
         }
         open_sink(self.folders).prepare(staged)
         return document_of(

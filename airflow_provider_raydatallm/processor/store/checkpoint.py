@@ -8,7 +8,7 @@ gets. Damaged files are renamed with a warning; their rows are missing then, and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Annotated, Any
@@ -224,12 +224,11 @@ class Checkpoint:
             for name, one in read_rejections(self.store, self._decisions, beside)
             if one.rows or self._is_forced
         ]
-        base = self.base.number if self.base is not None else None
         ledger = read_ledger(
             names,
             units,
             read_ranges,
-            base,
+            self.base.number if self.base is not None and self._has_rows_of_base(units.keys()) else None,
             retry=retry,
             asked_again=[
                 OldRows(one.last_epoch, _asked_spans(one, units) if one.rows else _all_spans(plan))
@@ -245,7 +244,7 @@ class Checkpoint:
 
         :param beside: names of the slice's own files, if it is a probe.
         """
-        forced = plans_of_forced(self.store, self._decisions, beside)
+        forced = plans_of_forced(self.store, self._decisions, beside, in_doubt=True)
         if self._of_probe:
             epochs = [epoch for epoch, _ in forced]
             epoch = max([self.base.epoch if self.base is not None else 0, *epochs])
@@ -257,7 +256,7 @@ class Checkpoint:
         for epoch, name in forced:
             rows = _planned_rows(self.store, name)
             planned.append((epoch, every if rows is None else rows))
-        if self.base is not None and self.rows_of_base.keys() <= units.keys():
+        if self.base is not None:
             planned.append((self.base.epoch, self.rows_of_base))
         return [
             OldRows(epoch, _spans((units[unit], rows[unit]) for unit in rows.keys() & units.keys()))
@@ -270,6 +269,11 @@ class Checkpoint:
         damaged."""
         assert self.base is not None
         return _planned_rows(self.store, self.base.plan) or {}
+
+    def _has_rows_of_base(self, units: Set[str]) -> bool:
+        """Whether a plan of these has all rows of that version: nothing is taken over by another reading of
+        the same files, also where an earlier reading did that."""
+        return self.rows_of_base.keys() <= units
 
     def rejections(self, honoured: Sequence[str]) -> int:
         """How often a person rejected its answers, and no row was asked again, nor were they approved since.
@@ -290,7 +294,7 @@ class Checkpoint:
         """
         forced = [
             (epoch, _planned_rows(self.store, name))
-            for epoch, name in plans_of_forced(self.store, self.folder, names)
+            for epoch, name in plans_of_forced(self.store, self.folder, names, in_doubt=False)
         ]
         of_base = [(self.base.epoch, self.rows_of_base)] if self.base is not None else []
         later = [rows.keys() for epoch, rows in [*forced, *of_base] if rows and epoch > rejection.last_epoch]
@@ -304,13 +308,15 @@ class Checkpoint:
     def keep_damaged_file(self, name: str, why: Exception) -> None:
         self.store.keep_damaged_file(name, why, "its rows are answered again")
 
-    def carried_over(self) -> dict[str, Any] | None:
+    def carried_over(self, plan: Plan) -> dict[str, Any] | None:
         """`counts` of the answered rows that were taken over, what is `known` of these, and `tokens` of all
         of that version; None when no version is taken over.
 
+        :param plan: of the version that has these rows, too.
+
         :raises CorruptFileError: when the document is damaged.
         """
-        if self.base is None:
+        if self.base is None or not self._has_rows_of_base({unit.id for unit in plan.units}):
             return None
         body: dict[str, Any] | None = self.store.read_document(self._carried_over_name)
         if body is not None and not _are_totals(body):

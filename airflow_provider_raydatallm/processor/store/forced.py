@@ -7,9 +7,9 @@ Arrow nor Ray is imported.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable
 
+from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
@@ -19,7 +19,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     plan_of_forced,
     question_before,
 )
-from airflow_provider_raydatallm.processor.store.versions import Commits, Version
+from airflow_provider_raydatallm.processor.store.versions import Commits, Version, read_version
 
 
 def set_earlier_answers_aside(metadata: Store, version: Version) -> bool:
@@ -39,15 +39,32 @@ def set_earlier_answers_aside(metadata: Store, version: Version) -> bool:
     return True
 
 
-def plans_of_forced(metadata: Store, folder: str, names: Iterable[str]) -> list[tuple[int, str]]:
+def plans_of_forced(
+    metadata: Store, folder: str, names: Iterable[str], *, in_doubt: bool
+) -> list[tuple[int, str]]:
     """Returns the epoch of each forced version that a checkpoint knows, and where its plan lies; not of one
     whose commit failed.
 
     :param names: of the files in its folder.
+    :param in_doubt: whether one counts that may have been committed: a commit of the slice is damaged, or of
+        another format.
     """
     found = [(epoch, name) for name in names if (epoch := epoch_of_forced(name)) is not None]
     if not found:
         return []
-    versions = Commits.list(metadata).versions(below=sys.maxsize)
-    committed = {nonce_of_plan(version.plan) for version in versions}
-    return [(epoch, f"{folder}/{name}") for epoch, name in found if nonce_of_plan(name) in committed]
+    committed, counts_anyway = set(), False
+    for number in Commits.list(metadata).numbers:
+        try:
+            version = read_version(metadata, number)
+        except SliceError as e:
+            if e.kind != "input":
+                raise
+            counts_anyway = in_doubt
+            continue
+        if version is not None:
+            committed.add(nonce_of_plan(version.plan))
+    return [
+        (epoch, f"{folder}/{name}")
+        for epoch, name in found
+        if counts_anyway or nonce_of_plan(name) in committed
+    ]

@@ -59,6 +59,12 @@ def write_progress(
             store.remove(PROGRESS)
 
 
+def remove_progress(store: Store, lease: Lease) -> None:
+    """Removes what runs wrote: a version waits for somebody, and no run is at work or has failed."""
+    if not lease.lost:
+        store.remove(PROGRESS)
+
+
 def leave_failure(
     of: SliceAddress,
     failure: Failure,

@@ -17,6 +17,7 @@ from airflow_provider_raydatallm.processor.publish.staged_commands import (
     discard_for_people,
     publish_approved,
 )
+from airflow_provider_raydatallm.processor.store.versions import commit_name
 from tests.support.counting_model import CountingModel
 from tests.support.in_process import InProcess, changed, job_of
 from tests.support.in_process import run_in_process as run
@@ -227,3 +228,16 @@ def test_rejection_is_not_settled_by_another_reading_of_the_same_files(
         publish_approved(changed(as_numbers, quality__gates=HOLD), name)
     lenient = [{"of": "truncated", "max": 1, "then": "hold"}]
     assert run(changed(as_text, quality__gates=lenient), cluster).outcome == "held"
+
+
+def test_answers_from_before_a_forced_version_do_not_come_back_with_its_damaged_commit(
+    free: SliceJob, model: CountingModel
+) -> None:
+    """Nobody knows whether it was committed."""
+    cluster = InProcess(answer=model)
+    held(free, cluster)
+    force(free, cluster)
+    assert run(changed(free, prompt="{n} "), cluster).published_version == 2
+    Path(free.paths.metadata, commit_name(1)).write_text("{")
+    assert run(free, cluster).published_version == 3
+    assert {answer.rpartition(" ")[2] for answer in published(free).values()} == {"4"}

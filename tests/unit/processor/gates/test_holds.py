@@ -15,6 +15,7 @@ from airflow_provider_raydatallm.contract.spec.hold import HOLD_DAYS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
 from airflow_provider_raydatallm.processor.gates.facts import Facts
+from airflow_provider_raydatallm.processor.metrics import progress
 from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
 from airflow_provider_raydatallm.processor.publish.published import current_report
 from airflow_provider_raydatallm.processor.publish.staged_commands import (
@@ -29,6 +30,7 @@ from airflow_provider_raydatallm.processor.store.slice_folders import SliceFolde
 from airflow_provider_raydatallm.processor.store.staged_versions import read_staged, staged_names
 from airflow_provider_raydatallm.processor.store.versions import newest_version
 from tests.support.in_process import InProcess, answer_fixed, answer_with, changed, job_of, run_in_process
+from tests.support.waiting import wait_for
 
 CUT = answer_with(finish_reason="length")
 EACH = {"of": "rows", "then": "hold"}
@@ -371,3 +373,14 @@ def test_held_version_is_staged_anew_once_the_table_has_another_type(job: SliceJ
     again = run_in_process(job, cluster)
     assert (again.outcome, cluster.answered) == ("held", 3)
     assert publish_approved(job, str(again.staged_version)).outcome == "published"
+
+
+def test_slice_that_waits_shows_no_run_that_is_at_work(
+    job: SliceJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A minute later it would look killed."""
+    monkeypatch.setattr(progress, "_EXPORT_SECONDS", 0.01)
+    written = Path(job.paths.metadata, "progress.json")
+    cluster = InProcess(before_batch=lambda batch: wait_for(written.exists))
+    assert run_in_process(job, cluster).outcome == "held"
+    assert not written.exists()

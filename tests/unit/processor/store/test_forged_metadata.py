@@ -21,7 +21,7 @@ from airflow_provider_raydatallm.processor.publish.published import published_re
 from airflow_provider_raydatallm.processor.publish.restore import restore_version
 from airflow_provider_raydatallm.processor.storage.store import CorruptFileError
 from airflow_provider_raydatallm.processor.store import lease, versions
-from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
+from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint, load_plan
 from airflow_provider_raydatallm.processor.store.file_names import LAST_NUMBER, PROGRESS
 from airflow_provider_raydatallm.processor.store.run_record import read_progress
 from airflow_provider_raydatallm.processor.tables.slice_state import read_state
@@ -229,10 +229,13 @@ def test_plan_of_other_rows_takes_over_no_row(own: SliceJob) -> None:
 
 @pytest.mark.parametrize("body", [[], {"counts": {}}, {"counts": {"dropped": "1"}, "tokens": {}}])
 def test_totals_of_another_shape_are_named(own: SliceJob, body: Any) -> None:
-    checkpoint = Checkpoint(folders_of(own).metadata, answers_fingerprint(own), newest(own))
+    metadata, version = folders_of(own).metadata, newest(own)
+    checkpoint = Checkpoint(metadata, answers_fingerprint(own), version)
+    plan = load_plan(metadata, version.plan)
+    assert plan is not None
     checkpoint.save_carried_over(body)
     with pytest.raises(CorruptFileError, match=r"carried-over-000001\.json is damaged"):
-        checkpoint.carried_over()
+        checkpoint.carried_over(plan)
 
 
 # Numbers

@@ -44,7 +44,8 @@ class Blueprint(Contract):
 
     template: a RayCluster, as a dict, or as YAML text; or the path of a YAML file, from the DAG's folder on.
         A RayJob counts as the cluster that it describes. Instead of it, `image` (with Ray's version in its
-        tag) and `node_selector` (labels of nodes with GPUs) make a cluster as the task's engine needs it.
+        tag), `node_selector` (labels of nodes with GPUs) and `spot` (further labels of those that may be
+        reclaimed) make a cluster as the task's engine needs it.
     namespace: where it is made. Default: the connection's.
     kubernetes_conn_id: Airflow's connection to Kubernetes.
     name: makes one cluster of that name for all tasks that give it: the first one makes it, and the last one
@@ -108,13 +109,13 @@ class Blueprint(Contract):
         if not isinstance(value, Mapping):
             raise ValueError(f"cluster is a {type(value).__name__}: give a dict with a template")
         leaves = dict(value)
-        if "image" in leaves or "node_selector" in leaves:
+        if given := leaves.keys() & {"image", "node_selector", "spot"}:
             if "template" in leaves:
-                raise ValueError("cluster has both a template and an image or a node_selector: leave one out")
+                raise ValueError(f"cluster has both a template and {min(given)}: leave one out")
             if needs is None:
                 raise ValueError("cluster.image goes by what a task's engine needs: give a template here")
             image, labels = leaves.pop("image", None), leaves.pop("node_selector", {})
-            leaves["template"] = derive_template(image, labels, needs)
+            leaves["template"] = derive_template(image, labels, leaves.pop("spot", {}), needs)
         if isinstance(template := leaves.get("template"), str) and template.endswith((".yaml", ".yml")):
             leaves["template"] = _read_file(template, folder)
         try:

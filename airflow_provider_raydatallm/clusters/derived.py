@@ -53,11 +53,13 @@ def gpu_needs(engine: Mapping[str, Any]) -> GpuNeeds:
     return GpuNeeds((bounds[0] * nodes, bounds[1] * nodes), parallel.gpus_on_one_node)
 
 
-def derive_template(image: Any, node_selector: Any, needs: GpuNeeds) -> dict[str, Any]:
+def derive_template(image: Any, node_selector: Any, spot: Any, needs: GpuNeeds) -> dict[str, Any]:
     """Returns a head without GPUs, and nodes that come and go between their bounds.
 
     :param image: of all pods.
     :param node_selector: labels of Kubernetes' nodes that have the GPUs.
+    :param spot: further labels of those that may be reclaimed, if any: they have all workers, or those beyond
+        the fewest where these have bounds.
     :raises ValueError: naming the leaf that cannot work.
     """
     if not isinstance(image, str) or (version := _RAY_VERSION.search(image)) is None:
@@ -65,34 +67,20 @@ def derive_template(image: Any, node_selector: Any, needs: GpuNeeds) -> dict[str
             f"cluster.image is {image!r}, which tells no version of Ray: give one such as "
             "'rayproject/ray-llm:2.60.0-py311-cu128', or a template"
         )
-    if not isinstance(node_selector, Mapping) or not all(isinstance(v, str) for v in node_selector.values()):
-        raise ValueError(
-            f"cluster.node_selector is {node_selector!r}: give a dict of labels and their values"
-        )
+    for leaf, labels in (("node_selector", node_selector), ("spot", spot)):
+        if not isinstance(labels, Mapping) or not all(isinstance(v, str) for v in labels.values()):
+            raise ValueError(f"cluster.{leaf} is {labels!r}: give a dict of labels and their values")
     fewest, most = needs.nodes
+    if not spot:
+        groups = [_group("gpu", fewest, most, image, node_selector, needs.gpus)]
+    elif fewest == most:
+        groups = [_group("spot", fewest, most, image, {**node_selector, **spot}, needs.gpus)]
+    else:
+        groups = [
+            _group("gpu", fewest, fewest, image, node_selector, needs.gpus),
+            _group("spot", 0, most - fewest, image, {**node_selector, **spot}, needs.gpus),
+        ]
     head = {"cpu": "4", "memory": "16Gi"}
-    gpus = {"nvidia.com/gpu": str(needs.gpus)}
-    node = {"cpu": str(_CPUS * needs.gpus), "memory": f"{_MEMORY_GIB * needs.gpus}Gi", **gpus}
-    worker = {
-        "groupName": "gpu",
-        "replicas": fewest, "minReplicas": fewest, "maxReplicas": most,
-        # Less than the shared memory: else Ray keeps its objects on the disk.
-        "rayStartParams": {"object-store-memory": "4000000000"},
-        "template": {
-            "spec": {
-                "nodeSelector": dict(node_selector),
-                "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-                "containers": [
-                    {
-                        "name": "ray-worker", "image": image,
-                        "resources": {"requests": node, "limits": gpus},
-                        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
-                    }
-                ],
-                "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY}}],
-            }
-        },
-    }  # fmt: skip
     container = {
         "name": "ray-head",
         "image": image,
@@ -108,6 +96,37 @@ def derive_template(image: Any, node_selector: Any, needs: GpuNeeds) -> dict[str
                 "rayStartParams": {"num-cpus": "8"},  # the slice's own processes; no engine runs there
                 "template": {"spec": {"containers": [container]}},
             },
-            "workerGroupSpecs": [worker] if most else [],
+            "workerGroupSpecs": groups if most else [],
         },
     }
+
+
+def _group(
+    name: str, fewest: int, most: int, image: str, labels: Mapping[str, str], gpus: int
+) -> dict[str, Any]:
+    """:param labels: of Kubernetes' nodes; taints of the same names are tolerated, as spot nodes may have."""
+    limits = {"nvidia.com/gpu": str(gpus)}
+    requests = {"cpu": str(_CPUS * gpus), "memory": f"{_MEMORY_GIB * gpus}Gi", **limits}
+    tolerated = ["nvidia.com/gpu", *labels]
+    return {
+        "groupName": name,
+        "replicas": fewest, "minReplicas": fewest, "maxReplicas": most,
+        # Less than the shared memory: else Ray keeps its objects on the disk.
+        "rayStartParams": {"object-store-memory": "4000000000"},
+        "template": {
+            "spec": {
+                "nodeSelector": dict(labels),
+                "tolerations": [
+                    {"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in tolerated
+                ],
+                "containers": [
+                    {
+                        "name": "ray-worker", "image": image,
+                        "resources": {"requests": requests, "limits": limits},
+                        "volumeMounts": [{"name": "shm", "mountPath": "/dev/shm"}],
+                    }
+                ],
+                "volumes": [{"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": _SHARED_MEMORY}}],
+            }
+        },
+    }  # fmt: skip

@@ -55,7 +55,9 @@ def test_version_of_ray_is_in_the_tag(image: str, version: str) -> None:
     ({"node_selector": LABELS}, "cluster.image is None"),
     ({"image": IMAGE, "node_selector": "l4"}, "cluster.node_selector is 'l4': give a dict"),
     ({"image": IMAGE, "node_selector": {"spot": True}}, "give a dict of labels and their values"),
-    ({"image": IMAGE, "template": {}}, "both a template and an image"),
+    ({"image": IMAGE, "template": {}}, "both a template and image"),
+    ({"image": IMAGE, "spot": "yes"}, "cluster.spot is 'yes': give a dict"),
+    ({"spot": LABELS, "template": {}}, "both a template and spot"),
 ])  # fmt: skip
 def test_wrong_leaf_is_named(leaves: dict[str, Any], problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
@@ -91,9 +93,26 @@ def test_operator_orders_what_its_engine_needs(tmp_path: Path) -> None:
         task(kwargs={"tensor_parallel_size": 0})._order()
 
 
+@pytest.mark.parametrize(("nodes", "groups"), [
+    ((4, 4), {"spot": (4, 4)}),
+    ((2, 16), {"gpu": (2, 2), "spot": (0, 14)}),
+])  # fmt: skip
+def test_spot_nodes_have_all_workers_or_those_beyond_the_fewest(
+    nodes: tuple[int, int], groups: dict[str, tuple[int, int]]
+) -> None:
+    leaves = {"image": IMAGE, "node_selector": LABELS, "spot": {"spot": "true"}}
+    spec = Blueprint.parse(leaves, needs=GpuNeeds(nodes)).spec
+    made = {group["groupName"]: group for group in spec["workerGroupSpecs"]}
+    assert {name: (group["minReplicas"], group["maxReplicas"]) for name, group in made.items()} == groups
+    pod = made["spot"]["template"]["spec"]
+    assert pod["nodeSelector"] == {**LABELS, "spot": "true"}
+    assert {toleration["key"] for toleration in pod["tolerations"]} == {"nvidia.com/gpu", *LABELS, "spot"}
+
+
+@pytest.mark.parametrize("spot", [{}, {"spot": "true"}])
 @pytest.mark.parametrize("needs", [GpuNeeds((1, 3), 4), GpuNeeds((0, 0), 0)])
-def test_kubernetes_takes_it(needs: GpuNeeds) -> None:
-    spec = Blueprint.parse({"image": IMAGE, "node_selector": LABELS}, needs=needs).spec
+def test_kubernetes_takes_it(needs: GpuNeeds, spot: dict[str, str]) -> None:
+    spec = Blueprint.parse({"image": IMAGE, "node_selector": LABELS, "spot": spot}, needs=needs).spec
     with kube_server() as kube, RayOperator(kube, FakeHeads()):
         body = {"metadata": {"name": "a"}, "spec": spec, "apiVersion": "ray.io/v1", "kind": "RayCluster"}
         made = kube.store.create("rayclusters", "ml", body)

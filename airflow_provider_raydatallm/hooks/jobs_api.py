@@ -279,6 +279,16 @@ def stop(submission_id: str) -> Flow[bool]:
     return not _is_unknown(response, submission_id, path) and bool(_json(response, "stop").get("stopped"))
 
 
+def is_dead_node(node_id: str) -> Flow[bool]:
+    """Returns whether the cluster says so; False where it does not know the node, or does not say."""
+    path = f"/api/v0/nodes?filter_keys=node_id&filter_predicates=%3D&filter_values={node_id}"
+    response = yield from _ask_once(HttpRequest("GET", path, read_timeout=10))
+    if response is None:
+        return False
+    nodes = _json(response, "nodes")["data"]["result"]["result"]
+    return [node.get("state") for node in nodes if node.get("node_id") == node_id] == ["DEAD"]
+
+
 def get_resources() -> Flow[ClusterResources]:
     """Returns what the cluster has now; an autoscaler may add more."""
     response = yield from _send(HttpRequest("GET", "/api/v0/nodes?detail=1&limit=10000"))

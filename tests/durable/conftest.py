@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from airflow_provider_raydatallm.clusters.embedded.head import free_ports
 from tests.support.airflow_processes import Airflow
 from tests.support.kube.server import Kube, kube_server
 from tests.support.outcomes import Outcomes, table_of
@@ -64,7 +65,16 @@ def kube() -> Iterator[Kube]:
 
 
 @pytest.fixture(scope="package")
-def airflow(cluster: Cluster, data: Path, mails: MailServer, vault: Vault, kube: Kube) -> Iterator[Airflow]:
+def redis_address() -> str:
+    """Where the heads of the DAGs `recovering_...` look for Redis. A test starts it."""
+    [port] = free_ports(1)
+    return f"127.0.0.1:{port}"
+
+
+@pytest.fixture(scope="package")
+def airflow(
+    cluster: Cluster, data: Path, mails: MailServer, vault: Vault, kube: Kube, redis_address: str
+) -> Iterator[Airflow]:
     """All of Airflow, and the cluster, running."""
     environment = {
         "AIRFLOW_CONN_RAY_DEFAULT": cluster.connection,
@@ -79,6 +89,7 @@ def airflow(cluster: Cluster, data: Path, mails: MailServer, vault: Vault, kube:
         "DATABASE_URL": f"postgresql://warehouse:{WAREHOUSE_PASSWORD}@warehouse/data",
         "AIRFLOW_RAY_LLM_LOCAL_DIR": str(data / "w"),
         "DURABLE_ROOT": str(data),
+        "DURABLE_REDIS": redis_address,
         "RAY_LLM_DEMO_INPUT": str(data / "customers"),
         "RAY_LLM_DEMO_OUTPUT": str(data / "industries"),
         "RAY_LLM_EXAMPLE_GOLDEN": str(data / "golden.csv"),

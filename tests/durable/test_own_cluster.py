@@ -4,6 +4,8 @@ KubeRay's operator, are those of tests."""
 from __future__ import annotations
 
 import datetime as dt
+import shutil
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -64,9 +66,9 @@ class Made:
     def __init__(self, airflow: Airflow, operator: RayOperator, make_table: Callable[..., Table]) -> None:
         self.airflow, self.operator, self.table = airflow, operator, make_table(DAY)
 
-    def begin(self, mode: str) -> Task:
+    def begin(self, mode: str, kind: str = "made") -> Task:
         self.table.hold(DAY, 1)
-        self.task = self.airflow.api.trigger(f"made_{mode}", conf={"table": self.table.name, "slice": DAY})
+        self.task = self.airflow.api.trigger(f"{kind}_{mode}", conf={"table": self.table.name, "slice": DAY})
         self.table.wait_answered(DAY, 1)
         if mode == "deferred":
             self.airflow.api.wait(self.task, "deferred")
@@ -104,6 +106,27 @@ def made(airflow: Airflow, operator: RayOperator, make_table: Callable[..., Tabl
 @pytest.mark.parametrize("mode", ["deferred", long("waiting")], indirect=True)
 def test_lost_head_costs_the_rows_in_flight_and_leaves_nothing(made: Made, mode: str) -> None:
     made.begin(mode)
+    made.operator.kill_pod(made.head, "OOMKilled")
+    made.end()
+    assert len(made.table.answered(DAY)) <= 6
+
+
+@pytest.fixture
+def redis(redis_address: str, tmp_path: Path) -> Iterator[None]:
+    """Debian's, where a head leaves what it knows."""
+    if (program := shutil.which("redis-server")) is None:
+        pytest.skip("needs Redis: apt-get install redis-server")
+    host, port = redis_address.split(":")
+    command = [program, "--bind", host, "--port", port, "--dir", str(tmp_path), "--save", ""]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        yield
+        process.kill()
+
+
+@pytest.mark.long
+def test_head_that_comes_back_with_its_memory_costs_the_rows_in_flight(made: Made, redis: None) -> None:
+    """GCS fault tolerance: the head knows its jobs again, but their processes died with it."""
+    made.begin("deferred", "recovering")
     made.operator.kill_pod(made.head, "OOMKilled")
     made.end()
     assert len(made.table.answered(DAY)) <= 6

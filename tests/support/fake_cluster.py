@@ -55,6 +55,8 @@ class FakeCluster(ThreadingHTTPServer):
         self.on_lost_answer: Callable[[], None] | None = None
         self.calls: list[tuple[float, str]] = []
         self.beats: list[str] = []
+        #: Of the node on which all jobs run; None: it does not say.
+        self.node_state: str | None = None
 
     def count(self, part: str) -> int:
         return sum(part in call for _, call in self.calls)
@@ -90,6 +92,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(200, "")
         elif self.path.startswith("/api/v0/jobs?"):
             self._answer(200, json.dumps({"data": {"result": {"result": server.jobs}}}))
+        elif self.path.startswith("/api/v0/nodes?"):
+            nodes = [{"node_id": "n1", "state": server.node_state}]
+            listed = {"data": {"result": {"result": nodes}}}
+            self._answer(200, json.dumps(listed)) if server.node_state else self._answer(404, "no")
         elif self.path == "/api/jobs/":
             time.sleep(server.list_seconds)
             self._answer(200, json.dumps(server.jobs)) if server.lists else self._answer(403, "denied")

@@ -80,12 +80,13 @@ class JobRef:
 @dataclass(frozen=True)
 class Intervals:
     """Seconds between two events of a waiter. `min_poll`: checks of a young job, which may take only
-    seconds."""
+    seconds. `silence`: after which a job whose log says nothing is looked for on its node."""
 
     min_poll: float = 1.0
     progress: float = 15.0
     warning: float = 30.0
     log_reconnect: float = 5.0
+    silence: float = 60.0
 
 
 def heartbeat_key(submission_id: str) -> str:
@@ -142,6 +143,8 @@ class _Waiter:
         )
         self._last_heartbeat = self._last_progress = self._last_warning = -float("inf")
         self._last_step: Any = None
+        self._heard_at = time.monotonic()
+        self._has_died = False
 
     async def run(self) -> Verdict:
         start = last_contact = time.monotonic()
@@ -188,8 +191,11 @@ class _Waiter:
             self._follower.start(self._hook, info.node_id)
         if ended or (not self._follower.active and self._is_progress_due()):
             last_lines = await self._hook.acall(jobs_api.read_log_tail(ref.submission_id, info, _LAST_LINES))
+            self._heard_at = time.monotonic() if last_lines else self._heard_at
             # Ray's message about a failed job holds the end of the log too, even when its node is gone.
             self._take_progress(watch.read_log_end(last_lines or info.message))
+        if not ended and await self._died_with_its_node(info):
+            return watch.decide(None)
         verdict = watch.decide(info.status, info.message)
         if isinstance(verdict, job_verdict.Finished):
             return replace(verdict, started_at=info.started_at)
@@ -198,6 +204,17 @@ class _Waiter:
             if time.monotonic() - since > ref.orphan_timeout:
                 return job_verdict.Unconfirmed(reason)
         return verdict
+
+    async def _died_with_its_node(self, info: jobs_api.JobInfo) -> bool:
+        """A head that has its memory in Redis, and was started again, says for ever that its jobs run."""
+        now = time.monotonic()
+        if self._has_died or info.node_id is None or now - self._heard_at < self._intervals.silence:
+            return self._has_died
+        self._heard_at = now
+        self._has_died = await self._hook.acall(jobs_api.is_dead_node(info.node_id))
+        if self._has_died:
+            self._log.warning("Ray job %s died with its node", self._ref.submission_id)
+        return self._has_died
 
     @property
     def _beat_interval(self) -> float | None:
@@ -230,6 +247,7 @@ class _Waiter:
         return False
 
     def _read_lines(self, lines: list[str]) -> None:
+        self._heard_at = time.monotonic()
         for item in self._watch.read_log(lines):
             if isinstance(item, dict):
                 self._take_progress(item)

@@ -35,6 +35,11 @@ HEAD = {
         "rayStartParams": {"num-cpus": "8"}, "template": {"spec": {"containers": [_CONTAINER]}},
     }},
 }  # fmt: skip
+#: Its head finds in Redis what it knew before it died.
+RECOVERING = {
+    **HEAD,
+    "spec": {**HEAD["spec"], "gcsFaultToleranceOptions": {"redisAddress": os.environ.get("DURABLE_REDIS")}},
+}
 REVIEWED = {"gates": [{"of": "rows", "then": "hold"}]}
 #: DAGs that a person triggers, each with something of its own.
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -196,6 +201,10 @@ for mode in MODES:
     some = Param(["2025-01-01", "2025-01-02"], type="array", items={"type": "string"}, title="Days")
     with make("mapped", mode, params={"days": some}, schedule=None):
         RayLLMBatchOperator.partial(**arguments(mode)).expand(slice_key=days())
+
+    with make("recovering", mode, params={"slice": day}, schedule=None):
+        on_redis = {"template": RECOVERING, "namespace": "ml"}
+        RayLLMBatchOperator(**arguments(mode, ray_conn_id="ray_kuberay", cluster=on_redis))
 
     # All on one cluster that KubeRay makes.
     with make("shared", mode, params={"days": some}, schedule=None):

@@ -307,6 +307,16 @@ def _pod(cluster: Object, group: Object, group_name: str, ports: dict[str, int])
             {"name": "RAY_AUTH_MODE", "value": "token"},
             {"name": "RAY_AUTH_TOKEN", "valueFrom": {"secretKeyRef": key}},
         ]
+    if (options := cluster["spec"].get("gcsFaultToleranceOptions")) is not None:
+        space = options.get("externalStorageNamespace") or metadata["uid"]
+        container["env"] = [
+            *container.get("env", []),
+            {"name": "RAY_external_storage_namespace", "value": space},
+        ]
+        if kind == "head":
+            container["env"] += [{"name": "RAY_REDIS_ADDRESS", "value": options["redisAddress"]}]
+        else:
+            container["env"] += [{"name": "RAY_gcs_rpc_server_reconnect_timeout_s", "value": "600"}]
     own = template.get("metadata") or {}
     labels = {**(own.get("labels") or {}), **(group.get("labels") or {})}
     return {

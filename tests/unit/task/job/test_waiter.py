@@ -32,7 +32,7 @@ from airflow_provider_raydatallm.task.job.verdict import (
 from airflow_provider_raydatallm.task.job.waiter import Intervals, JobRef, wait_for_job
 from tests.support.fake_cluster import FakeCluster, Log
 
-INTERVALS = Intervals(min_poll=0.05, warning=600, log_reconnect=0.05)
+INTERVALS = Intervals(min_poll=0.05, warning=600, log_reconnect=0.05, silence=0.3)
 REPORT = encode_line("report", "n", {"outcome": "published"})
 OWN = format_lines("WARNING", "2026-01-01", "be careful", 0.0)
 
@@ -197,6 +197,22 @@ def test_waiter_sends_heartbeats(cluster: FakeCluster) -> None:
 def test_job_unknown_to_the_cluster_ended_without_a_report(cluster: FakeCluster) -> None:
     cluster.status = None
     assert wait() == EndedWithoutReport("unknown")
+
+
+@pytest.mark.parametrize("state", [None, "ALIVE"])
+def test_job_that_says_nothing_is_waited_for(cluster: FakeCluster, state: str | None) -> None:
+    cluster.node_state = state
+    once(lambda: cluster.count("/api/v0/nodes") > 1, lambda: setattr(cluster, "cut", True))
+    once(lambda: cluster.cut, lambda: cluster.log.append(REPORT))
+    assert wait() == Finished({"outcome": "published"})
+
+
+def test_job_whose_node_is_dead_is_lost_whatever_the_cluster_says(cluster: FakeCluster) -> None:
+    """A head that was started again with its memory in Redis says that it runs."""
+    cluster.node_state = "DEAD"
+    log = Log()
+    assert wait(log) == EndedWithoutReport("unknown")
+    assert "Ray job j died with its node" in log.lines
 
 
 def test_job_that_publishes_hears_at_once_that_its_task_waits(cluster: FakeCluster) -> None:

@@ -327,6 +327,8 @@ class BuildRun:
         self.reporter.report({"step": "publish", **self.progress()})
         started = time.monotonic()
         carried_over = build.checkpoint.carried_over(build.plan)
+        if carried_over is None and state.ledger.rows.carried.any():  # one of the fragments was damaged
+            raise NumberTakenError("rows of the published version are to be copied again")
         rejections = build.checkpoint.rejections(state.honoured) if build.job.quality.gates else 0
 
         def report_of(totals: Totals, files: Sequence[str]) -> Report:

@@ -69,6 +69,10 @@ def published_report(
         if engine is not None
         else meter.report_sections()
     )
+    kept_rows = 0
+    if carried_over is not None:
+        kept = "succeeded" if job.rerun.retry_quarantined else "planned"
+        kept_rows = carried_over["counts"].get(kept) or 0
     speculates = SPECULATIVE & job.engine.arguments.keys()
     run = RunFacts(
         counts,
@@ -98,7 +102,7 @@ def published_report(
             meter.tokens,
             earlier_cost,
             own_cost,
-            planned_rows - (carried_over["counts"].get("planned") or 0 if carried_over is not None else 0),
+            planned_rows - kept_rows,
         ),
         labels=reported(totals.labels),
         quarantine_reasons=reported(totals.reasons),

@@ -192,9 +192,7 @@ class VersionBuild(Build):
         lease.watch(self._is_superseded)
         self.checkpoint.save_plan(self.plan, self.types, asked(self.job))
         self.agree_on_columns(self.known_fields)
-        if self.checkpoint.base is not None:
-            assert self.base is not None
-            carry_over_rows(self.checkpoint, self.folders, self.base, self.plan, lease.epoch)
+        self._carry_over(lease)
         with ProgressReporter(self.job, self.folders.metadata, lease, self.progress) as reporter:
             meter: Meter | None = None
             spending = Spending(self.job, self.checkpoint, lease)
@@ -213,6 +211,18 @@ class VersionBuild(Build):
                     return run.stage(*run.infer(state), keep_days)
                 except CorruptFileError as e:
                     self.checkpoint.keep_damaged_file(e.name, e)
+                    self._carry_over(lease)
+
+    def _carry_over(self, lease: Lease) -> None:
+        """Takes the published version's rows over, once more where what an earlier run took is damaged."""
+        if self.checkpoint.base is None:
+            return
+        assert self.base is not None
+        try:
+            carry_over_rows(self.checkpoint, self.folders, self.base, self.plan, lease.epoch)
+        except CorruptFileError as e:
+            self.checkpoint.keep_damaged_file(e.name, e)
+            carry_over_rows(self.checkpoint, self.folders, self.base, self.plan, lease.epoch)
 
     def _model_work(self) -> ModelWork | None:
         engine = self.inference.engine if self.inference is not None else None

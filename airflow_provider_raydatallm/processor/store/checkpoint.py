@@ -37,6 +37,7 @@ from airflow_provider_raydatallm.processor.store.ledger import (
     RowRanges,
     RowStates,
     holds_finished_rows,
+    is_carried_from,
     newest_answers,
     position,
     read_ledger,
@@ -306,7 +307,11 @@ class Checkpoint:
         )
 
     def keep_damaged_file(self, name: str, why: Exception) -> None:
-        self.store.keep_damaged_file(name, why, "its rows are answered again")
+        is_carried = self.base is not None and is_carried_from(name.rpartition("/")[2], self.base.number)
+        then = "its rows are copied again" if is_carried else "its rows are answered again"
+        self.store.keep_damaged_file(name, why, then)
+        if is_carried:  # else its rows would count twice
+            self.store.remove(self._carried_over_name)
 
     def carried_over(self, plan: Plan) -> dict[str, Any] | None:
         """`counts` of the answered rows that were taken over, what is `known` of these, and `tokens` of all

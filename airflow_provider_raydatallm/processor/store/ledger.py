@@ -427,6 +427,12 @@ def newest_answers(names: Iterable[str]) -> int:
     return max((int(m["epoch"]) for m in found if m["kind"] == "rows" and m["base"] is None), default=0)
 
 
+def is_carried_from(name: str, base: int) -> bool:
+    """Whether the file is a fragment of rows that were taken over from this version."""
+    match = _NAME.fullmatch(name)
+    return match is not None and match["base"] is not None and int(match["base"]) == base
+
+
 def holds_finished_rows(name: str) -> bool:
     """Whether the file is a fragment of rows that are answered or have failed."""
     match = _NAME.fullmatch(name)

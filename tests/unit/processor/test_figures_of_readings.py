@@ -1,4 +1,5 @@
-"""Gates look at figures of the answers that are published, in whatever ways their files were read before."""
+"""Gates look at figures of the answers that are published, whatever was taken over before: by a run that read
+the files in another way, or in a file that is damaged since."""
 
 from __future__ import annotations
 
@@ -73,6 +74,21 @@ def test_totals_of_another_reading_are_not_added(taken_over: SliceJob, cluster: 
     report = run(changed(as_number, quality__gates=[{"of": "truncated", "max": 0.6}]), cluster)
     assert (report.outcome, cluster.answered - before) == ("published", N)
     assert (report.counts.truncated, report.tokens.output) == (10, 3 * N)
+
+
+@pytest.mark.parametrize("damaged", ["carried000001-rows-*.arrow", "carried-over-000001.json"])
+def test_what_was_taken_over_counts_once_where_it_is_damaged(
+    taken_over: SliceJob, cluster: InProcess, damaged: str
+) -> None:
+    [file] = Path(taken_over.paths.metadata).rglob(damaged)
+    file.write_bytes(b"{")
+    Path(taken_over.input_path, "1.csv").write_text("n\n20\n21\n")
+    before = cluster.answered
+    with pytest.raises(SliceError, match="output_tokens"):
+        run(changed(taken_over, rerun__on_input_change="extend", quality__gates=[FEW_TOKENS]), cluster)
+    report = run(changed(taken_over, rerun__on_input_change="extend"), cluster)
+    assert cluster.answered - before == 2
+    assert (report.counts.truncated, report.tokens.output) == (10, 3 * (N + 2))
 
 
 def test_a_plan_of_another_reading_says_that_all_rows_are_asked(

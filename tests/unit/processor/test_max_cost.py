@@ -23,7 +23,7 @@ from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.checkpoint import Checkpoint
 from airflow_provider_raydatallm.processor.store.ledger import MissingRows
 from tests.support import stub_engine
-from tests.support.in_process import InProcess, changed, job_of, run_in_process
+from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
 from tests.support.waiting import wait_for
 
 #: Of a job's rows.
@@ -153,6 +153,19 @@ def test_rate_that_a_gate_stopped_is_stopped_again(job: SliceJob, clock: Clock) 
     report = run_in_process(job, cluster)
     assert report.cost is not None
     assert (report.cost.per_1000_rows, report.cost.per_million_tokens) == (pytest.approx(12.5, abs=0.1), None)
+
+
+def test_rate_of_a_retry_that_a_gate_stopped_is_stopped_again(job: SliceJob, clock: Clock) -> None:
+    """By the rows that were asked, not by those that it adds."""
+    lost = changed(job, quality__max_quarantine=1)
+    broken = answer_with(text=None, error="broken", error_type="Broken")
+    run_in_process(lost, InProcess(batch=BATCH, answer=broken))
+    cluster = InProcess(batch=BATCH, before_batch=clock.pass_(100))
+    gates = [{"of": "cost_per_1000_rows", "max": 9}]
+    dear = changed(lost, rerun__retry_quarantined=True, quality__gates=gates)
+    for _ in range(2):
+        assert "cost_per_1000_rows is 10, above max 9" in ends(dear, cluster).failure.sentence
+    assert cluster.answered == ROWS
 
 
 class ScalingEngine(stub_engine.StubEngine):

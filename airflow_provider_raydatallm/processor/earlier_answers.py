@@ -76,8 +76,8 @@ def _taken_over(build: VersionBuild) -> EarlierAnswers:
     checkpoint, version = build.checkpoint, build.base
     if checkpoint.base is None or version is None or checkpoint.carried_over(build.plan) is not None:
         return NOTHING_EARLIER
-    rows = checkpoint.rows_of_base
-    if not rows or not rows.keys() <= {unit.id for unit in build.plan.units}:
+    units = {unit.id for unit in build.plan.units}
+    if not checkpoint.rows_of_base or not checkpoint.has_rows_of_base(units):
         return NOTHING_EARLIER
     failed = sum(file.rows for file in version.quarantine)
     is_asked = build.job.rerun.retry_quarantined

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from airflow_provider_raydatallm.processor.sizing.facts import PastThroughput
+from airflow_provider_raydatallm.processor.sizing.sizes import workers_needed
 
 
 def lateness(
@@ -48,7 +49,7 @@ def workers_in_time(rows: int, rows_per_s: float, workers: int, left_s: float, s
     excess = rows - workers * rows_per_s * left_s
     if rows == 0 or excess <= 0:
         return max(workers, 1)
-    return workers + math.ceil(excess / (rows_per_s * (left_s - start_s))) if left_s > start_s else None
+    return workers + workers_needed(excess, 1 / rows_per_s, left_s - start_s) if left_s > start_s else None
 
 
 def workers_wanted(late: Mapping[str, Any]) -> int | None:

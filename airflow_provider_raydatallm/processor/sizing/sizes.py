@@ -133,7 +133,7 @@ def default_workers(gpus: int, gpus_per_worker: int, rows: int, ranks: int = 1) 
     return 1, max(1, min(gpus // gpus_per_worker, rows // (_BATCHES_PER_WORKER * BATCH * ranks)))
 
 
-def workers_needed(rows: int, seconds_per_row: float, seconds: float) -> int:
+def workers_needed(rows: float, seconds_per_row: float, seconds: float) -> int:
     """:param seconds_per_row: of one worker."""
     return math.ceil(rows * seconds_per_row / seconds)
 

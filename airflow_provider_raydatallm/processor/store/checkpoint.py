@@ -229,7 +229,7 @@ class Checkpoint:
             names,
             units,
             read_ranges,
-            self.base.number if self.base is not None and self._has_rows_of_base(units.keys()) else None,
+            self.base.number if self.base is not None and self.has_rows_of_base(units.keys()) else None,
             retry=retry,
             asked_again=[
                 OldRows(one.last_epoch, _asked_spans(one, units) if one.rows else _all_spans(plan))
@@ -271,7 +271,7 @@ class Checkpoint:
         assert self.base is not None
         return _planned_rows(self.store, self.base.plan) or {}
 
-    def _has_rows_of_base(self, units: Set[str]) -> bool:
+    def has_rows_of_base(self, units: Set[str]) -> bool:
         """Whether a plan of these has all rows of that version: nothing is taken over by another reading of
         the same files, also where an earlier reading did that."""
         return self.rows_of_base.keys() <= units
@@ -321,7 +321,7 @@ class Checkpoint:
 
         :raises CorruptFileError: when the document is damaged.
         """
-        if self.base is None or not self._has_rows_of_base({unit.id for unit in plan.units}):
+        if self.base is None or not self.has_rows_of_base({unit.id for unit in plan.units}):
             return None
         body: dict[str, Any] | None = self.store.read_document(self._carried_over_name)
         if body is not None and not _are_totals(body):

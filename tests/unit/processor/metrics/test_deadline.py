@@ -12,11 +12,13 @@ import pytest
 
 from airflow_provider_raydatallm.contract.log.progress_text import progress_text
 from airflow_provider_raydatallm.processor import build_run
+from airflow_provider_raydatallm.processor.inference.ray_cluster import InferenceRun, OnUpdate
 from airflow_provider_raydatallm.processor.metrics.deadline import lateness, workers_wanted
+from airflow_provider_raydatallm.processor.metrics.meter import WriterUpdate
 from airflow_provider_raydatallm.processor.sizing.facts import PastThroughput
 from airflow_provider_raydatallm.processor.slice_run import run_slice
 from airflow_provider_raydatallm.task.arguments import finish_time, parse_finish_by
-from tests.support.in_process import InProcess, job_of
+from tests.support.in_process import InProcess, changed, job_of
 
 BEGAN = datetime(2026, 3, 28, 4, 30, tzinfo=UTC)  # 05:30 in Berlin, the night before its clocks go forward
 BERLIN = ZoneInfo("Europe/Berlin")
@@ -102,3 +104,28 @@ def test_late_run_says_so_and_still_publishes(tmp_path: Path, monkeypatch: pytes
     assert late[0]["late_s"] >= 90
     assert "s later than finish_by" in progress_text(late[0])
     assert "later" not in progress_text({**late[0], "late_s": -5})
+
+
+def test_run_tells_from_earlier_slices_that_it_will_be_late_before_it_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(build_run, "_START_SECONDS", 0.0)
+    known = {"2026-01-31": PastThroughput("2026-01-30", 0.1, 60.0)}
+    monkeypatch.setattr(build_run, "newest_throughput", lambda job: known.get(job.slice_key))
+    wanted: list[int | None] = []
+
+    class Starting(InProcess):
+        def _answer_run(self, run: InferenceRun, on_update: OnUpdate) -> None:
+            wanted.append(on_update(WriterUpdate()))
+            super()._answer_run(run, on_update)
+
+    pq.write_table(pa.table({"name": ["a"] * 30}), tmp_path / "in.parquet")
+    job = job_of(input_path=f"{tmp_path}/in.parquet", output_path=f"{tmp_path}/out")
+    reports: list[dict[str, Any]] = []
+    run_slice(job, reports.append, Starting(), finish_by=clock.time() + 120)
+    told = next(progress for progress in reports if progress.get("late_s") is not None)
+    assert (told["step"], told["workers_needed"]) == ("start", 6)
+    assert 235 <= told["late_s"] <= 245  # a minute to start, and 300 s for 30 rows
+    unknown = changed(job, slice_key="2026-02-02")
+    run_slice(unknown, reports.append, Starting(), finish_by=clock.time() + 3600)
+    assert wanted == [6, 1]

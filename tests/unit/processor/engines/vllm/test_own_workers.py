@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from ray.exceptions import OutOfMemoryError
 
+from airflow_provider_raydatallm.processor.engines.vllm.engine import VllmEngine
 from airflow_provider_raydatallm.processor.engines.vllm.own_workers import RESTARTS, OwnWorkers, _Worker
+from tests.support.slice_jobs import slice_job
 
 
 def worker(restarts: Sequence[float] | None = RESTARTS) -> Any:
@@ -127,3 +130,12 @@ def test_as_many_workers_start_as_finish_in_time() -> None:
     assert running(workers) == 6
     workers.fit(10_000, 100, None)
     assert running(workers) == 8
+
+
+@pytest.mark.parametrize(("asked", "wanted"), [((2, 8), 3), ("auto", None), (8, 3)])
+def test_only_bounds_of_the_jobs_own_are_held_to_the_deadline(asked: Any, wanted: int | None) -> None:
+    engine: Any = VllmEngine(slice_job(model_source="m/m", engine__workers=asked), 1000)
+    given: list[tuple[Any, ...]] = []
+    engine._workers = SimpleNamespace(fit=lambda *fit: given.append(fit))
+    engine.fit_workers(700, 3)
+    assert given == [(700, engine.row_budget.rows, wanted)]

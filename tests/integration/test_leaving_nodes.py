@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from airflow_provider_raydatallm.clusters.embedded.head import LocalHead
+from airflow_provider_raydatallm.clusters.embedded.head import LocalHead, head_status
 from tests.chaos.nodes import Node
 from tests.support.paths import ROOT
 from tests.support.slices import Ask
@@ -100,3 +100,4 @@ def test_node_is_idle_as_soon_as_the_last_rows_are_on_others(
             node.kill()
     [result] = results
     assert result["counts"]["succeeded"] == len(tokens)
+    assert head_status() == ray_head  # although dead nodes have its address

@@ -179,17 +179,22 @@ def _is_healthy(record: HeadRecord, timeout: float) -> bool:
     return False
 
 
-def _find_fault(address: str, agent: str, token: str) -> str | None:
-    """Returns None when jobs can be submitted, else which endpoint fails and how."""
+def _find_fault(address: str, agent: str, token: str, *, starts: bool = False) -> str | None:
+    """Returns None when jobs can be submitted, else which endpoint fails and how.
+
+    :param starts: whether the head is being started
+    """
     import httpx
 
-    checks = (
+    checks = [
         f"{address}/api/version",
         f"{address}/api/gcs_healthz",
-        # Passes through the node's agent. Until that runs, submissions fail with "No available agent".
-        f"{address}/api/v0/logs?node_ip=127.0.0.1&glob=none&timeout=10",
         f"{agent}/api/healthz",  # raylet and GCS
-    )
+    ]
+    if starts:
+        # Passes through the node's agent. Until the dashboard knows that, submissions fail with "No available
+        # agent". Later Ray may take another node of this address for the head, also one that is dead.
+        checks.append(f"{address}/api/v0/logs?node_ip=127.0.0.1&glob=none&timeout=10")
     headers = {"Authorization": f"Bearer {token}"}
     try:
         with httpx.Client(headers=headers, timeout=_REQUEST_SECONDS, trust_env=False) as client:
@@ -238,7 +243,7 @@ def _start(folder: Path, num_cpus: int, ray_version: str, deadline: float) -> Lo
             launch, cwd=folder, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True
         )
         pid = int(launched.stdout)
-        while fault := _find_fault(address, agent, token):
+        while fault := _find_fault(address, agent, token, starts=True):
             if process_identity(pid) is None:
                 raise _start_error(folder, "ended by itself while it started")
             if time.monotonic() > deadline:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 from urllib.parse import unquote
@@ -75,16 +75,36 @@ class Order:
 
 
 @dataclass(frozen=True)
+class Gateway:
+    """What passes calls on to a cluster, and asks who makes them. Paths are absolute.
+
+    :param headers: that it wants with each call.
+    :param proxy: by which it is reached.
+    """
+
+    headers: Mapping[str, str] = field(repr=False)
+    verify: bool = True
+    ca_file: str | None = None
+    client_cert: str | None = None
+    client_key: str | None = None
+    proxy: str | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True)
 class Access:
     """How to call a cluster.
 
     :param address: of the Jobs API, without a slash at its end.
     :param token: the cluster's own, with which nothing of the connection or the environment is sent there;
         None: the connection says how to authenticate.
+    :param gateway: on the way to a cluster with a token of its own.
+    :param is_passing: whether the token is one of many that this process will know, each for a task's time.
     """
 
     address: str
     token: str | None = field(default=None, repr=False)
+    gateway: Gateway | None = None
+    is_passing: bool = False
 
 
 class Cluster(ABC):

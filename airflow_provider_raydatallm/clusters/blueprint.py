@@ -20,6 +20,8 @@ API_VERSION = "ray.io/v1"
 #: KubeRay adds to the name of a RayJob what tells its cluster and pods.
 _MAX_NAME = 47
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+#: An address: the API server passes calls on, and nothing else of Kubernetes need be reached.
+BY_KUBERNETES = "kubernetes"
 _WITH_TOKEN = {"mode": "token"}
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -53,7 +55,8 @@ class Blueprint(Contract):
     lifetime: after which KubeRay ends it, whoever needs it.
     queue: a LocalQueue of Kueue, which admits it.
     address: of its Jobs API, where that is not reached by its service in Kubernetes, such as
-        "https://ray.example.com/{cluster}"; `{service}` and `{namespace}` are replaced, too.
+        "https://ray.example.com/{cluster}"; `{service}` and `{namespace}` are replaced, too. "kubernetes":
+        the API server of Kubernetes passes calls on.
     """
 
     template: Options
@@ -62,7 +65,7 @@ class Blueprint(Contract):
     name: Annotated[str, AfterValidator(_check_name)] | None = None
     lifetime: Seconds = 86400.0
     queue: Annotated[str, AfterValidator(_check_name)] | None = None
-    address: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
+    address: str | None = None
 
     @field_validator("template", mode="before")
     @classmethod
@@ -91,8 +94,12 @@ class Blueprint(Contract):
     @field_validator("address")
     @classmethod
     def _check_address(cls, value: str | None) -> str | None:
+        if value in (None, BY_KUBERNETES):
+            return value
+        if not re.fullmatch(r"https?://\S+", value):
+            raise ValueError(f"{value!r} is neither http://, nor https://, nor {BY_KUBERNETES!r}")
         try:
-            _ = value and value.format(cluster="", service="", namespace="")
+            _ = value.format(cluster="", service="", namespace="")
         except (KeyError, IndexError, ValueError, AttributeError):
             raise ValueError(
                 f"{value!r} has braces other than {{cluster}}, {{service}} and {{namespace}}"

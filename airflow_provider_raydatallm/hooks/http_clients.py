@@ -2,7 +2,7 @@
 
 A triggerer that waits for a thousand jobs of one cluster needs one client: creating one costs 20 ms of CPU,
 and each has its own connections. Few requests run at once, because httpx scans all pending requests each
-time.
+time. One that nobody has used for a while is closed: clusters come and go.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -24,9 +25,13 @@ if TYPE_CHECKING:
     import httpx
 
 _MAX_REQUESTS = 16
+#: After which a client that nobody uses is closed.
+_IDLE_SECONDS = 600.0
 
 _clients_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, list[tuple[RaySettings, SharedClient]]]
 _clients_by_loop = WeakKeyDictionary()
+#: That asyncio alone would forget.
+_closing: set[asyncio.Task[None]] = set()
 
 
 class SharedClient:
@@ -37,26 +42,47 @@ class SharedClient:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         self._client = httpx.AsyncClient(**client_options(settings), limits=limits)
         self._slots = asyncio.Semaphore(_MAX_REQUESTS)
+        self._users, self._used_at = 0, 0.0
         self.statuses = StatusPoller()
 
     @classmethod
     def for_settings(cls, settings: RaySettings) -> SharedClient:
         """Returns the running event loop's client for these settings."""
         clients = _clients_by_loop.setdefault(asyncio.get_running_loop(), [])
-        for known, client in clients:
-            if known == settings:
-                return client
-        clients.append((settings, cls(settings)))
-        return clients[-1][1]
+        now = time.monotonic()
+        client = next((client for known, client in clients if known == settings), None)
+        if client is None:
+            client = cls(settings)
+            for idle in [one for one in clients if one[1]._is_idle(now)]:
+                clients.remove(idle)
+                _closing.add(closing := asyncio.create_task(idle[1].aclose()))
+                closing.add_done_callback(_closing.discard)
+            clients.append((settings, client))
+        client._used_at = now
+        return client
+
+    def _is_idle(self, now: float) -> bool:
+        return not self._users and now - self._used_at > _IDLE_SECONDS
 
     async def request(self, **arguments: object) -> httpx.Response:
-        async with self._slots:
-            return await self._client.request(**arguments)  # type: ignore[arg-type]
+        with self._in_use():
+            async with self._slots:
+                return await self._client.request(**arguments)  # type: ignore[arg-type]
 
     @contextlib.asynccontextmanager
     async def stream(self, **arguments: object) -> AsyncIterator[httpx.Response]:
-        async with self._client.stream(**arguments) as response:  # type: ignore[arg-type]
-            yield response
+        with self._in_use():
+            async with self._client.stream(**arguments) as response:  # type: ignore[arg-type]
+                yield response
+
+    @contextlib.contextmanager
+    def _in_use(self) -> Iterator[None]:
+        self._users += 1
+        try:
+            yield
+        finally:
+            self._users -= 1
+            self._used_at = time.monotonic()
 
     async def aclose(self) -> None:
         await self._client.aclose()

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from airflow_provider_raydatallm.clusters.base import Gateway
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
@@ -119,6 +120,25 @@ class KubernetesApi:
         if found is None:
             return None
         return {key: base64.b64decode(value).decode() for key, value in (found.data or {}).items()}
+
+    def way_to(self, service: str, port: int) -> tuple[str, Gateway]:
+        """Returns the address by which the API server passes calls on to a service, and what it wants of who
+        calls: its token as it is now."""
+        from requests.utils import should_bypass_proxies  # as Kubernetes' client decides it
+
+        configuration = self._reach(lambda: self._hook.api_client.configuration)
+        token = self._reach(lambda: configuration.auth_settings().get("BearerToken", {}).get("value"))
+        no_proxy = configuration.no_proxy or ""
+        is_direct = not configuration.proxy or should_bypass_proxies(configuration.host, no_proxy)
+        address = f"{configuration.host}/api/v1/namespaces/{self.namespace}/services/{service}:{port}/proxy"
+        return address, Gateway(
+            headers={"Authorization": token} if token else {},
+            verify=bool(configuration.verify_ssl),
+            ca_file=configuration.ssl_ca_cert,
+            client_cert=configuration.cert_file,
+            client_key=configuration.key_file,
+            proxy=None if is_direct else configuration.proxy,
+        )
 
     def pods(self, labels: str) -> list[dict[str, Any]]:
         return self._items(self._core.list_namespaced_pod, "pods", label_selector=labels)

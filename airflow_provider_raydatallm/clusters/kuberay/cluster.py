@@ -13,10 +13,11 @@ from airflow_provider_raydatallm.clusters.base import (
     Cluster,
     ClusterEndedError,
     ClusterStartingError,
+    Gateway,
     Holder,
     Identity,
 )
-from airflow_provider_raydatallm.clusters.blueprint import Blueprint
+from airflow_provider_raydatallm.clusters.blueprint import BY_KUBERNETES, Blueprint
 from airflow_provider_raydatallm.clusters.kuberay import ray_job
 from airflow_provider_raydatallm.clusters.kuberay.api import ConflictError, KubernetesApi
 from airflow_provider_raydatallm.clusters.kuberay.pending import Waiting, why_it_waits
@@ -132,7 +133,8 @@ class KubeRayCluster(Cluster):
                     advice="Correct nodeSelector and tolerations in cluster.template, or add such nodes",
                 )
             raise ClusterStartingError(f"{self.label}: Ray cluster {self._name} starts: {waiting.words}")
-        return Access(self._address(job), self._token(job))
+        address, gateway = self._way(job)
+        return Access(address, self._token(job), gateway, is_passing=not ray_job.secret_of(job))
 
     def note_job(self, submission_id: str) -> None:
         job = self._watch.get(self._name)
@@ -328,21 +330,23 @@ class KubeRayCluster(Cluster):
             f"{self.label}: KubeRay has ended Ray cluster {self._name}: its job had ended"
         )
 
-    def _address(self, job: RayJob) -> str:
+    def _way(self, job: RayJob) -> tuple[str, Gateway | None]:
+        """Returns the address of its Jobs API, and what is on the way there."""
         status = job["status"]
-        if (template := ray_job.address_of(job)) is None:
-            return f"http://{status['dashboardURL']}"
-        service = str(status["dashboardURL"]).partition(".")[0]
-        return template.format(
-            cluster=status["rayClusterName"], service=service, namespace=self._api.namespace
-        )
+        address = ray_job.address_of(job)
+        if address is None:
+            return f"http://{status['dashboardURL']}", None
+        service = ray_job.service_of(job)
+        if address == BY_KUBERNETES:
+            return self._api.way_to(service, int(status["dashboardURL"].rpartition(":")[2]))
+        cluster, namespace = status["rayClusterName"], self._api.namespace
+        return address.format(cluster=cluster, service=service, namespace=namespace), None
 
     def _token(self, job: RayJob) -> str:
         """ "" where it asks for none: nobody else's is sent to it."""
-        options = job["spec"]["rayClusterSpec"].get("authOptions") or {}
-        if options.get("mode") != "token":
+        if not ray_job.asks_for_token(job):
             return ""
-        name = options.get("secretName") or job["status"]["rayClusterName"]
+        name = ray_job.secret_of(job) or job["status"]["rayClusterName"]
         token = (self._api.secret(name) or {}).get("auth_token")
         if not token and ray_job.is_ending(job):
             raise self._ended_with_job()

@@ -112,6 +112,24 @@ def address_of(job: RayJob) -> str | None:
     return str(address) if address else None
 
 
+def service_of(job: RayJob) -> str:
+    """The Kubernetes service of its head."""
+    return str(job["status"]["rayClusterStatus"]["head"]["serviceName"])
+
+
+def asks_for_token(job: RayJob) -> bool:
+    return _auth_options(job).get("mode") == "token"
+
+
+def secret_of(job: RayJob) -> str:
+    """The Secret that its template names; "" where KubeRay makes one for each cluster."""
+    return str(_auth_options(job).get("secretName") or "")
+
+
+def _auth_options(job: RayJob) -> Mapping[str, Any]:
+    return job["spec"]["rayClusterSpec"].get("authOptions") or {}
+
+
 def owner_of(job: RayJob) -> str:
     """The task that had it made."""
     return str((job["metadata"].get("annotations") or {}).get(_OWNER, ""))

@@ -85,7 +85,10 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "rejected_late": {"quality": {**REVIEWED, "hold": {"reject_after": "20s"}}},
     "approved_late": {"quality": {**REVIEWED, "hold": {"approve_after": "20s"}}},
     # KubeRay makes a cluster for it.
-    "made": {"ray_conn_id": "ray_kuberay", "cluster": {"template": HEAD, "namespace": "ml"}},
+    "made": {
+        "ray_conn_id": "ray_kuberay",
+        "cluster": {"template": HEAD, "namespace": "ml", "address": "kubernetes"},
+    },
     "once": {"retries": 0, "limits": {"orphan": 60, "reconnect": 5}},
 }
 FIRST = pendulum.datetime(2025, 1, 1, tz="UTC")

@@ -10,7 +10,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import aiohttp
 from aiohttp import web
+from yarl import URL
 
 from tests.support.kube import patches
 from tests.support.kube.errors import ApiError
@@ -40,8 +42,10 @@ class Call:
     resource: Resource
     namespace: str
     name: str
-    #: "", "status", or "log" of a pod.
+    #: "", "status", "log" of a pod, or "proxy" of a service.
     part: str
+    #: Of what the service is asked for, behind its port.
+    path: str = ""
 
     @property
     def plural(self) -> str:
@@ -220,7 +224,7 @@ class Kube:
         call = self._call(request)
         if call is None:
             return web.Response(status=404, text="404 page not found\n")
-        body = await _body(request)
+        body = None if call.part == "proxy" else await _body(request)
         name = call.name
         if call.verb == "create" and isinstance(body, dict):
             name = (body.get("metadata") or {}).get("name") or ""
@@ -230,12 +234,38 @@ class Kube:
             raise fault.error
         if call.verb == "watch":
             return await self._watch(request, call)
+        if call.part == "proxy":
+            return await self._pass_on(request, call)
         if call.part == "log":
             return web.Response(text=self.read_log(self.store.get("pods", call.namespace, name)))
         status, answer = self._do(request, call, body)
         if fault is not None and request.transport is not None:
             request.transport.abort()
         return web.json_response(answer, status=status)
+
+    async def _pass_on(self, request: web.Request, call: Call) -> web.StreamResponse:
+        """Answers what the service does; who called has said so to Kubernetes alone."""
+        self.store.get("services", call.namespace, call.name)
+        own = {"authorization", "host", "content-length", "transfer-encoding"}
+        headers = {name: value for name, value in request.headers.items() if name.lower() not in own}
+        url = f"http://127.0.0.1:{call.path}"
+        body = await request.read()
+        try:
+            async with (
+                aiohttp.ClientSession(auto_decompress=False) as session,
+                session.request(
+                    request.method, URL(url, encoded=True), headers=headers, data=body, allow_redirects=False
+                ) as answer,
+            ):
+                kind = {"Content-Type": answer.headers.get("Content-Type", "text/plain")}
+                response = web.StreamResponse(status=answer.status, headers=kind)
+                await response.prepare(request)
+                async for chunk in answer.content.iter_any():
+                    await response.write(chunk)
+                await response.write_eof()
+                return response
+        except aiohttp.ClientConnectorError as error:
+            raise ApiError(503, f"error trying to reach service: {error}") from error
 
     def _next_fault(self, call: Call) -> Fault | None:
         for fault in self._faults:
@@ -278,13 +308,18 @@ class Kube:
         namespace = ""
         if len(rest) > 2 and rest[0] == "namespaces":
             namespace, rest = rest[1], rest[2:]
+        verb = _VERBS.get(request.method, "")
+        match rest:
+            case ["services", address, "proxy", *_]:
+                service, _, port = address.partition(":")
+                path = request.raw_path.partition("/proxy")[2]
+                return Call(verb, RESOURCES["services"], namespace, service, "proxy", f"{port}{path}")
         resource = RESOURCES.get(rest[0]) if rest else None
         if resource is None or resource.group != group or rest[2:] not in ([], ["status"], ["log"]):
             return None
         if group and not self.store.kuberay:
             return None
         name = rest[1] if len(rest) > 1 else ""
-        verb = _VERBS.get(request.method, "")
         if verb == "get" and request.query.get("watch") in ("true", "True", "1"):
             verb = "watch"
         elif verb == "get" and not name:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import traceback
+from dataclasses import replace
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -12,6 +13,7 @@ import pytest
 from airflow.sdk import Connection
 from airflow.sdk.log import redact
 
+from airflow_provider_raydatallm.clusters.base import Access, Gateway
 from airflow_provider_raydatallm.exceptions import RayConnectionError
 from airflow_provider_raydatallm.hooks.connection import RaySettings
 from tests.support.ray_connections import connection, settings_of, with_extra
@@ -111,6 +113,16 @@ def test_secrets_are_not_shown() -> None:
     assert settings.token == "sesame"
     for secret in ("sesame", "s3cret", "pr0xy"):
         assert secret not in repr(settings)
+
+
+def test_of_clusters_that_come_and_go_the_masker_learns_nothing() -> None:
+    """It takes longer with each, in a triggerer that lives for months."""
+    settings = settings_of(host="http://h")
+    access = Access("http://h", "one-of-thousands", Gateway({"Authorization": "Bearer of-gateway"}))
+    settings.for_cluster(replace(access, is_passing=True))
+    assert redact("<one-of-thousands> <of-gateway>") == "<one-of-thousands> <***>"
+    settings.for_cluster(access)
+    assert redact("<one-of-thousands>") == "<***>"
 
 
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from typing import Any
 
 from airflow_provider_raydatallm.processor.engines.vllm.own_workers import OwnWorkers, _Worker
 from airflow_provider_raydatallm.processor.metrics.deadline import lateness, workers_wanted
+from airflow_provider_raydatallm.processor.metrics.meter import RecentRates, Totals
 from airflow_provider_raydatallm.processor.sizing.facts import PastThroughput
 from airflow_provider_raydatallm.processor.sizing.sizes import rows_in_flight
 from benchmarks.gpu_pace import Pace, PacedBatching, PacedRow
@@ -26,7 +27,7 @@ _PACE = Pace(max_num_seqs=256, step_s=60e-3, row_s=150e-6, prompt_token_s=100e-6
 _ROWS_EACH = rows_in_flight(_PACE.max_num_seqs, None)
 #: For each of the workers that the slice may have.
 _SHARE = 6_000
-_START_S, _DEADLINE_S, _IDLE_S, _TICK_S, _RECENT_S, _FILLING_S = 180.0, 3_600.0, 10.0, 1.0, 300.0, 60.0
+_START_S, _DEADLINE_S, _IDLE_S, _TICK_S, _FILLING_S = 180.0, 3_600.0, 10.0, 1.0, 60.0
 
 
 class Simulated(_Worker):
@@ -36,7 +37,7 @@ class Simulated(_Worker):
         self.name, self._clock, self.handle, self.error = name, clock, None, None
         self._ready_at, self.is_released, self.was_ready = None, True, False
         self.batching, self.rows, self.last_row_at = PacedBatching(_PACE), 0, 0.0
-        self._began = self.held_s = 0.0
+        self._began = self.held_s = self.longest_s = 0.0
 
     @property
     def can_be_released(self) -> bool:
@@ -62,7 +63,9 @@ class Simulated(_Worker):
             self.batching.add(waiting.popleft(), now)
             self.rows += 1
         while not self.batching.is_idle and self.batching.next_end() <= now:
-            finished += len(self.batching.end_step())
+            ended = self.batching.end_step()
+            finished += len(ended)
+            self.longest_s = max([self.longest_s, *(now - row.arrived for row in ended)])
         if finished:
             self.last_row_at = now
         self.rows -= finished
@@ -83,18 +86,20 @@ class Simulation:
 
     def run(self, finish_by: float | None, past: PastThroughput | None, *, lets_go: bool = True) -> None:
         left, most, first = self._rows, len(self.workers), 0.0
-        recent: deque[tuple[float, int]] = deque()
+        recent, worker_s = RecentRates(), 0.0
         while left:
             self.now += _TICK_S
             left -= sum(worker.go_on(self._waiting) for worker in self.workers)
-            recent.append((self.now, left))
-            if self.now - recent[0][0] > _RECENT_S:
-                recent.popleft()
-            first = first or (self.now if left < self._rows else 0.0)
-            rate = (recent[0][1] - left) / (self.now - recent[0][0] or 1)
-            is_known = first and self.now - first > _FILLING_S and rate
+            worker_s += _TICK_S * sum(worker.rows > 0 for worker in self.workers)
+            if left < self._rows:
+                first = first or self.now
+                recent.add(_START_S, self.now, Totals(self._rows - left, 0, worker_s))
+            rates, is_known = recent.rates(), first and self.now - first > _FILLING_S
             progress = {
-                "rows": self._rows - left, "planned": self._rows, "eta_s": left / rate if is_known else None,
+                "rows": self._rows - left, "planned": self._rows,
+                "eta_s": left / rates.rows if is_known and rates.rows else None,
+                "worker_rows_per_s": rates.rows_of_worker,
+                "longest_row_s": max(worker.longest_s for worker in self.workers),
                 "workers": sum(worker.was_ready for worker in self.workers),
                 "engine_start_s": _START_S, "step": "answer" if first else "start",
             }  # fmt: skip

@@ -9,6 +9,9 @@ from typing import Any
 from airflow_provider_raydatallm.processor.sizing.facts import PastThroughput
 from airflow_provider_raydatallm.processor.sizing.sizes import workers_needed
 
+#: Share of a measured rate that lasts: long answers gather in the engines, and take the place of others.
+_LASTING = 0.85
+
 
 def lateness(
     finish_by: float,
@@ -32,8 +35,12 @@ def lateness(
         eta_s = past.engine_start + rows / (past.rows_per_s * most_workers)
         needed = workers_in_time(rows, past.rows_per_s, 0, left_s, past.engine_start)
     elif eta_s is not None and workers:
-        rows_per_s = rows / (eta_s * workers) if eta_s else math.inf
-        needed = workers_in_time(rows, rows_per_s, workers, left_s, progress["engine_start_s"] or 0.0)
+        # Not the run's rate over its workers: those that came lately have hardly added to it.
+        rows_per_s = progress["worker_rows_per_s"] or (rows / (eta_s * workers) if eta_s else math.inf)
+        # The last rows may be as long as the longest: by then all must be in an engine.
+        to_begin_s = left_s - min(progress["longest_row_s"], left_s / 2)
+        start_s = progress["engine_start_s"] or 0.0
+        needed = workers_in_time(rows, _LASTING * rows_per_s, workers, to_begin_s, start_s)
     if eta_s is None and left_s > 0:
         return {"late_s": None, "workers_needed": None}
     return {"late_s": round((eta_s or 0) - left_s), "workers_needed": needed if left_s > 0 else None}

@@ -43,7 +43,8 @@ _SUMMARY = pa.struct(
         *((name, pa.int64()) for name in _SHOWN),
         ("computed", pa.float64()), ("context", pa.float64()),
         ("worker", pa.string()), ("gpus", pa.string()),
-        ("first_request", pa.float64()), ("last_row", pa.float64()), ("schema", pa.binary()),
+        ("first_request", pa.float64()), ("last_row", pa.float64()), ("longest", pa.float64()),
+        ("schema", pa.binary()),
     ]
 )  # fmt: skip
 
@@ -62,6 +63,7 @@ def summarize_group(answers: pa.Table, rows: pa.Table, failed: pa.Table) -> pa.T
         *_work_of(answers),
         answers.column("worker")[0].as_py(), answers.column("gpus")[0].as_py(),
         pc.min(entered).as_py(), pc.max(answers.column("finished_at")).as_py(),
+        pc.max(answers.column("engine_seconds")).as_py(),
         fields.serialize().to_pybytes() if rows.num_rows else None,
     ]  # fmt: skip
     summary = dict(zip((f.name for f in _SUMMARY), values, strict=True))
@@ -160,7 +162,8 @@ class Meter:
         self._first_request: float | None = None
         self._first_row: float | None = None
         self._last_row: float | None = None
-        self._recent = _RecentRates()
+        self._recent = RecentRates()
+        self._longest_row_s = 0.0
         self._work_by_worker: dict[str, _Work] = {}
         self._history = RunHistory()
         #: That need no engine: their history begins with that of the others.
@@ -180,6 +183,7 @@ class Meter:
             self._counts |= {name: self._counts.get(name, 0) + count for name, count in known.items()}
             entered, finished = group["first_request"], group["last_row"]
             if entered is not None:
+                self._longest_row_s = max(group["longest"], self._longest_row_s)
                 self._first_request = min(entered, self._first_request or entered)
                 self._first_row = min(finished, self._first_row or finished)
             if finished is not None:
@@ -204,7 +208,9 @@ class Meter:
                 self._held_gpus.update(group["gpus"].split(","))
         if self._first_request is not None and self._last_row is not None:
             self._node_usage.count_between(self._first_request, self._last_row, self._held_gpus)
-            self._recent.add(self._first_request, time.time(), self.finished_rows, self.tokens)
+            worker_s = sum(work.seconds for work in self._work_by_worker.values())
+            now, first = time.time(), self._first_request
+            self._recent.add(first, now, Totals(self.finished_rows, self.tokens, worker_s))
 
     def add_queue_time(self, seconds: float) -> None:
         """Adds seconds of waiting for room on the cluster; the engine's start begins after them."""
@@ -220,14 +226,15 @@ class Meter:
         """Returns the run's progress; None for unknown values.
 
         Rows are the slice's, all else is this run's. Rates count from the first request, recent rates over
-        the last `RECENT_SECONDS`; `eta_s` uses the recent one, once rows have come for as long as the first
-        took. Seconds are `Report`'s; `first_row_s` counts from the run's start. `busy` is the share of the
+        the last `RECENT_SECONDS`, of a worker over those in which it had a request; `eta_s` uses the recent
+        one, once rows have come for as long as the first took. Seconds are `Report`'s; `first_row_s` counts
+        from the run's start, and `longest_row_s` is that of a row in the engine. `busy` is the share of the
         time in which a worker had a request, mean over the workers; `least_busy` is the lowest. The rest are
         percentages (`Utilisation`).
         """
         elapsed = time.time() - self._first_request if self._first_request else None
         rate = self.finished_rows / elapsed if elapsed and elapsed > 0 else None
-        recent_rate, recent_token_rate = self._recent.rates()
+        recent = self._recent.rates()
         busy = self._busy_shares
         left = self.planned_rows - self.rows_done
         return {
@@ -238,9 +245,11 @@ class Meter:
             **{name: self._counts.get(name) for name in _SHOWN},
             "rows_per_s": _rounded(rate),
             "tokens_per_s": _rounded(self.tokens / elapsed) if rate and elapsed else None,
-            "recent_rows_per_s": _rounded(recent_rate),
-            "recent_tokens_per_s": _rounded(recent_token_rate),
-            "eta_s": _rounded(left / (recent_rate or rate)) if rate and self._is_steady else None,
+            "recent_rows_per_s": _rounded(recent.rows),
+            "recent_tokens_per_s": _rounded(recent.tokens),
+            "worker_rows_per_s": _rounded(recent.rows_of_worker),
+            "longest_row_s": _rounded(self._longest_row_s),
+            "eta_s": _rounded(left / (recent.rows or rate)) if rate and self._is_steady else None,
             "elapsed_s": _rounded(time.time() - self._began),
             "queued_s": _rounded(self._queue_s),
             "engine_start_s": _rounded(self._engine_start_s),
@@ -366,25 +375,46 @@ class Meter:
         return [work.seconds / inference_s for work in self._work_by_worker.values()] if inference_s else []
 
 
-class _RecentRates:
-    """Rows and tokens per second over the last `RECENT_SECONDS`, from their totals over time."""
+class Totals(NamedTuple):
+    """Of a run so far. `worker_s`: seconds in which a worker had a request, summed over the workers."""
+
+    rows: int
+    tokens: int
+    worker_s: float
+
+
+class Rates(NamedTuple):
+    """Per second; None while they are unknown. `rows_of_worker`: of one, while it has requests."""
+
+    rows: float | None
+    tokens: float | None
+    rows_of_worker: float | None
+
+
+class RecentRates:
+    """Over the last `RECENT_SECONDS`, from totals over time."""
 
     def __init__(self) -> None:
-        self._totals: deque[tuple[float, int, int]] = deque()
+        self._totals: deque[tuple[float, Totals]] = deque()
 
-    def add(self, start: float, now: float, rows: int, tokens: int) -> None:
-        """:param start: the time at which both totals were 0."""
+    def add(self, start: float, now: float, totals: Totals) -> None:
+        """:param start: the time at which all totals were 0."""
         if not self._totals:
-            self._totals.append((start, 0, 0))
-        self._totals.append((now, rows, tokens))
+            self._totals.append((start, Totals(0, 0, 0.0)))
+        self._totals.append((now, totals))
         while self._totals[1][0] <= now - RECENT_SECONDS:
             self._totals.popleft()
 
-    def rates(self) -> tuple[float | None, float | None]:
+    def rates(self) -> Rates:
         if not self._totals or self._totals[-1][0] <= self._totals[0][0]:
-            return None, None
-        (start, rows_before, tokens_before), (stop, rows, tokens) = self._totals[0], self._totals[-1]
-        return (rows - rows_before) / (stop - start), (tokens - tokens_before) / (stop - start)
+            return Rates(None, None, None)
+        (start, before), (stop, now) = self._totals[0], self._totals[-1]
+        rows, worker_s = now.rows - before.rows, now.worker_s - before.worker_s
+        return Rates(
+            rows / (stop - start),
+            (now.tokens - before.tokens) / (stop - start),
+            rows / worker_s if worker_s > 0 else None,
+        )
 
 
 class _Work:

@@ -55,18 +55,24 @@ def test_lateness_is_predicted_with_the_workers_needed() -> None:
     # Two workers, 720,000 rows left at 100 a second, which takes two hours.
     progress: dict[str, Any] = {
         "rows": 280_000, "planned": 1_000_000, "eta_s": 7200.0, "workers": 2,
-        "engine_start_s": None, "step": "answer",
+        "worker_rows_per_s": None, "longest_row_s": 0.0, "engine_start_s": None, "step": "answer",
     }  # fmt: skip
-    assert lateness(3600, 0, progress) == {"late_s": 3600, "workers_needed": 4}
-    assert lateness(8000, 0, progress) == {"late_s": -800, "workers_needed": 2}
+    # Of the rate 85% last, so that five would do it.
+    assert lateness(3600, 0, progress) == {"late_s": 3600, "workers_needed": 5}
+    assert lateness(8000, 0, progress) == {"late_s": -800, "workers_needed": 3}
+    assert lateness(9000, 0, progress) == {"late_s": -1800, "workers_needed": 2}
     unknown = {"late_s": None, "workers_needed": None}
     assert lateness(3600, 0, {**progress, "eta_s": None}) == unknown
     assert lateness(3600, 4000, progress) == {"late_s": 7600, "workers_needed": None}
     assert lateness(3600, 4000, {**progress, "eta_s": None}) == {"late_s": 400, "workers_needed": None}
     slow_start = {**progress, "engine_start_s": 1800.0}  # further workers answer for half of the time
-    assert lateness(3600, 0, slow_start) == {"late_s": 3600, "workers_needed": 6}
+    assert lateness(3600, 0, slow_start) == {"late_s": 3600, "workers_needed": 8}
     assert lateness(1800, 0, slow_start) == {"late_s": 5400, "workers_needed": None}
     assert lateness(100, 0, {**progress, "rows": 1_000_000, "eta_s": 0.0})["workers_needed"] == 2
+    # One of them has just come: the run's rate is that of the other.
+    assert lateness(3600, 0, {**progress, "worker_rows_per_s": 100.0})["workers_needed"] == 3
+    for longest_s, needed in ((1200.0, 8), (3000.0, 10)):  # of the time left no more than half
+        assert lateness(3600, 0, {**progress, "longest_row_s": longest_s})["workers_needed"] == needed
 
 
 @pytest.mark.parametrize(("hours", "late_s", "workers"), [(3, -1800, 4), (2, 1800, 6), (0.4, 7560, None)])

@@ -14,8 +14,9 @@ from airflow_provider_raydatallm.processor.engines.base import answer_table
 from airflow_provider_raydatallm.processor.metrics.meter import (
     RECENT_SECONDS,
     Meter,
+    RecentRates,
+    Totals,
     WriterUpdate,
-    _RecentRates,
     summarize_group,
 )
 from airflow_provider_raydatallm.processor.metrics.node_usage import GpuSample, NodeSample
@@ -102,17 +103,28 @@ def test_rows_from_the_answer_cache_are_not_inferred() -> None:
 
 
 def test_recent_rates_are_of_the_last_minutes() -> None:
-    recent = _RecentRates()
-    assert recent.rates() == (None, None)
+    recent = RecentRates()
+    assert recent.rates() == (None, None, None)
     for second in range(1, 1001):
-        # From 600 s on a tenth as fast.
-        recent.add(0.0, float(second), rows=min(second, 600) * 10 + max(second - 600, 0), tokens=second)
+        # From 600 s on a tenth as fast, by two workers.
+        totals = Totals(min(second, 600) * 10 + max(second - 600, 0), second, 2.0 * second)
+        recent.add(0.0, float(second), totals)
         if second == 300:
-            assert recent.rates() == (10.0, 1.0)
-    assert recent.rates() == (1.0, 1.0)
+            assert recent.rates() == (10.0, 1.0, 5.0)
+    assert recent.rates() == (1.0, 1.0, 0.5)
     assert len(recent._totals) <= RECENT_SECONDS + 1
-    recent.add(0.0, 2000.0, rows=16_400, tokens=2000)  # no update for longer than that
-    assert recent.rates() == (10.0, 1.0)
+    recent.add(0.0, 2000.0, Totals(16_400, 2000, 4000.0))  # no update for longer than that
+    assert recent.rates() == (10.0, 1.0, 5.0)
+
+
+def test_worker_that_came_lately_does_not_lower_the_rate_of_one() -> None:
+    meter, now = Meter(1000, 0), time.time()
+    add(meter, group(200, entered=now - 200, finished=now, worker="a"))
+    add(meter, group(20, entered=now - 20, finished=now, worker="b"))
+    progress = meter.progress()
+    assert (progress["workers"], progress["worker_rows_per_s"]) == (2, 1.0)
+    assert progress["longest_row_s"] == 200
+    assert progress["recent_rows_per_s"] == pytest.approx(1.1, abs=0.01)
 
 
 def test_what_is_not_measured_is_null() -> None:

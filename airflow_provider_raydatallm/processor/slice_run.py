@@ -225,18 +225,27 @@ def inspect_slice(
         instant=job.slice_instant,
         follows=base,
     )
-    if staged is not None and (is_rejected(folders.metadata, staged) or _is_retried(job, staged)):
-        if not read_only:  # the former for who rejected it, and was killed
+    if staged is not None and is_rejected(folders.metadata, staged):
+        if not read_only:  # for who rejected it, and was killed
             with contextlib.suppress(StagedVersionError):  # published: then it is found there
                 discard(folders, staged)
             return inspect_slice(job, folders, last_seen_version, earlier_build, progress)
         staged = None
+    set_aside = None
+    if staged is not None and _is_retried(job, staged):
+        staged, set_aside = None, staged
     if earlier_build is not None and (earlier_build.plan.input_hash, earlier_build.checkpoint.question) == (
         listing.hash,
         checkpoint.question,
     ):
         return replace(
-            earlier_build, number=number, base=version, follows=base, checkpoint=checkpoint, staged=staged
+            earlier_build,
+            number=number,
+            base=version,
+            follows=base,
+            checkpoint=checkpoint,
+            staged=staged,
+            set_aside=set_aside,
         ), None
     table = TableColumns.read(table_metadata(folders))
     known = table.inputs(job.slice_key)
@@ -262,7 +271,7 @@ def inspect_slice(
         raise _without_columns(job, folders)
     build = VersionBuild(
         job, folders, number, checkpoint, plan, table, types, shape, inference, version, base, progress,
-        staged=staged,
+        staged=staged, set_aside=set_aside,
         probes=find_probes(inference) if inference is not None else (),
     )  # fmt: skip
     build.check_columns(build.known_fields)

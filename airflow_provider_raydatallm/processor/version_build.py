@@ -59,6 +59,8 @@ class VersionBuild(Build):
     before_commit: Callable[[], None] | None = None
     #: What an earlier run staged of it, which is committed instead.
     staged: StagedVersion | None = None
+    #: What waits for a person, and is staged anew. Until then the decision may come.
+    set_aside: StagedVersion | None = None
 
     def check(self, cluster: Cluster) -> None:
         """:raises SliceError: when there are rows to answer and the cluster cannot."""
@@ -208,7 +210,10 @@ class VersionBuild(Build):
                 run = BuildRun(self, lease, cluster, meter, reporter, spending, known)
                 reporter.latest = run.progress
                 try:
-                    return run.stage(*run.infer(state), keep_days)
+                    staged = run.stage(*run.infer(state), keep_days)
+                    if self.set_aside is not None:
+                        remove_document(self.folders.metadata, self.set_aside.name)
+                    return staged
                 except CorruptFileError as e:
                     self.checkpoint.keep_damaged_file(e.name, e)
                     self._carry_over(lease)
@@ -264,12 +269,9 @@ class VersionBuild(Build):
             raise NumberTakenError(f"a person rejected the answers of {self.folders.table.url} meanwhile")
 
     def _forget_staged(self, why: str) -> None:
-        """Removes the document of what an earlier run staged, and cannot be published: its rows are there,
-        and it is staged anew."""
-        assert self.staged is not None
+        """Sets aside what an earlier run staged, and cannot be published: it is staged anew."""
         logger.warning("%s", why)
-        remove_document(self.folders.metadata, self.staged.name)
-        self.staged = None
+        self.staged, self.set_aside = None, self.staged
 
     def _is_superseded(self) -> bool:
         """Whether another run published since this one decided what to build. A void number changes nothing

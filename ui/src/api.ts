@@ -65,6 +65,8 @@ export interface GoldenFigures {
   calibration_error: number | null;
   /** Of the slice before with the same rows. */
   before: number | null;
+  /** Beside answers of an earlier run, where it was lower. */
+  lowest: number | null;
 }
 
 /** Rows that were asked twice. */

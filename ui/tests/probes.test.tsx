@@ -26,11 +26,13 @@ it("says how many golden rows are right, how sure that is, and what is taken for
     { expected: "Energy", answered: null, rows: 1 },
   ];
   const golden = {
-    rows: 100, correct: 90, accuracy: 0.9, low: 0.8256, high: 0.9448, confusion, calibration_error: 0.0412, before: 0.93,
+    rows: 100, correct: 90, accuracy: 0.9, low: 0.8256, high: 0.9448, confusion, calibration_error: 0.0412, before: 0.93, lowest: null,
   };
   const said = text({ golden });
   expect(said).toContain("90 of 100 golden rows are right: 90.0% (82.6% to 94.5%), 93.0% in the slice before; probabilities are off by 4.1%");
   expect(said).toContain("Most often wrong: Retail answered as Finance (9); Energy failed (1)");
+  cleanup();
+  expect(text({ golden: { ...golden, lowest: 0.25 } })).toContain("93.0% in the slice before; 25.0% beside answers of an earlier run");
 });
 
 it("says how many answers a second model agrees with, and which it did not judge", () => {

@@ -62,6 +62,8 @@ class GoldenFigures(ProbeFigures):
     calibration_error: by how much the labels' probabilities differ from how often they are right (the
         expected calibration error, over ten equal bins); None where none are published.
     before: the accuracy of the newest slice before this one, by date, with the same golden files.
+    lowest: the accuracy beside those answers of the slice that an earlier run gave, where it was lower; gates
+        look at it.
     """
 
     columns: tuple[str, ...]
@@ -70,16 +72,18 @@ class GoldenFigures(ProbeFigures):
     confusion: Annotated[tuple[Confusion, ...], Field(max_length=MOST_CONFUSIONS)] | None = None
     calibration_error: _Share | None = None
     before: _Share | None = None
+    lowest: _Share | None = None
 
     @property
     def gated(self) -> float:
-        return self.accuracy
+        return self.accuracy if self.lowest is None else self.lowest
 
     def __str__(self) -> str:
         since = f", {self.before:.1%} before" if self.before is not None else ""
+        earlier = f"; {self.lowest:.1%} beside answers of an earlier run" if self.lowest is not None else ""
         return (
             f"{self.correct:,} of {self.rows:,} golden rows are right: {self.accuracy:.1%} "
-            f"({self.low:.1%} to {self.high:.1%}{since})"
+            f"({self.low:.1%} to {self.high:.1%}{since}){earlier}"
         )
 
 

@@ -127,6 +127,7 @@ class GoldenRows(Probe):
                 found.add_labels(expected.column(label), offsets, said, label, probability, are_right)
         correct, total = sum(found.are_right), len(found.are_right)
         low, high = wilson_interval(correct, total)
+        lowest = self._lowest_accuracy(found.are_right, of_slice)
         return GoldenFigures(
             hash=self.hash,
             columns=columns,
@@ -139,7 +140,26 @@ class GoldenRows(Probe):
             confusion=confusions(found.pairs) if label is not None else None,
             calibration_error=calibration_error(found.probabilities, found.labels_are_right),
             before=self.share_before(),
+            lowest=lowest if lowest < correct / total else None,
         )
+
+    def _lowest_accuracy(self, are_right: Sequence[bool], of_slice: Answered) -> float:
+        """Returns the lowest accuracy beside any of the slice's answers that count. It is noted with those of
+        the newest run, for who adds answers of another model to them. A row that an earlier run did not ask,
+        or which had another right answer then, counts as right."""
+        keys = [
+            short_hash([repr(value) for value in row.values()])
+            for rows in self._read(self.plan.columns)
+            for row in rows.to_pylist()
+        ]
+        checkpoint, epochs = of_slice.checkpoint, of_slice.ledger.rows.run_epochs
+        noted = checkpoint.wrong_golden_rows()
+        wrong = {key for key, is_right in zip(keys, are_right, strict=True) if not is_right}
+        if epochs and not wrong <= noted.get(max(epochs), set()):
+            noted[max(epochs)] = noted.get(max(epochs), frozenset()) | wrong
+            checkpoint.save_wrong_golden_rows(max(epochs), noted[max(epochs)])
+        told = [sum(key not in noted[epoch] for key in keys) for epoch in epochs & noted.keys()]
+        return min([sum(are_right), *told]) / len(keys)
 
 
 @dataclass

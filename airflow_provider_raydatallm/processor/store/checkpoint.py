@@ -25,6 +25,8 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     PLAN_BYTES,
     cost_of_epoch,
     epoch_of_cost,
+    epoch_of_golden,
+    golden_of_epoch,
     input_of_plan,
 )
 from airflow_provider_raydatallm.processor.store.forced import plans_of_forced
@@ -48,6 +50,7 @@ from airflow_provider_raydatallm.processor.store.spans import Spans, merge_spans
 from airflow_provider_raydatallm.processor.store.versions import Version
 
 _COST = TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)], config=ConfigDict(strict=True))
+_ROW_KEYS = TypeAdapter(list[str], config=ConfigDict(strict=True))
 _NO_SPANS = np.empty((0, 2), np.int64)
 #: In the document of a plan, beside the plan: the arguments that decide answers.
 ASKED = "asked"
@@ -344,6 +347,19 @@ class Checkpoint:
 
     def save_cost(self, epoch: int, cost: float) -> None:
         self.store.put_document(f"{self.folder}/{cost_of_epoch(epoch)}", cost)
+
+    def wrong_golden_rows(self) -> dict[int, frozenset[str]]:
+        """Those that were wrong beside the answers of runs, by the epochs of these."""
+        kept = {}
+        for name in self.store.names(self.folder):
+            if (epoch := epoch_of_golden(name)) is not None:
+                with contextlib.suppress(CorruptFileError, pydantic.ValidationError):
+                    body = self.store.read_document(f"{self.folder}/{name}", PLAN_BYTES)
+                    kept[epoch] = frozenset(_ROW_KEYS.validate_python(body))
+        return kept
+
+    def save_wrong_golden_rows(self, epoch: int, rows: Set[str]) -> None:
+        self.store.put_document(f"{self.folder}/{golden_of_epoch(epoch)}", sorted(rows))
 
     @property
     def _carried_over_name(self) -> str:

@@ -112,6 +112,14 @@ class Fragments:
         counted = self.ranges[self.ranges.units != SET_ASIDE]
         return int((counted.stops - counted.starts).sum(dtype=np.int64))
 
+    @property
+    def run_epochs(self) -> set[int]:
+        """Of the runs that wrote rows which count, without those that were taken over."""
+        fragments = np.repeat(np.arange(len(self)), np.diff(self.ends, prepend=0))
+        counts = np.zeros(len(self), bool)
+        counts[fragments[self.ranges.units >= 0]] = True
+        return set(self.epochs[counts & ~self.carried].tolist())
+
     def spans(self) -> Spans:
         """Of the rows' positions."""
         ranges = self.ranges[self.ranges.units >= 0]

@@ -19,6 +19,7 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
     PROGRESS,
     epoch_of_forced,
+    epoch_of_golden,
     input_of_plan,
     staged_of_rejection,
 )
@@ -107,12 +108,13 @@ def remove_checkpoints(
 
 
 def _decides(name: str) -> bool:
-    return staged_of_rejection(name) is not None or epoch_of_forced(name) is not None
+    epochs = (epoch_of_forced(name), epoch_of_golden(name))
+    return staged_of_rejection(name) is not None or any(epoch is not None for epoch in epochs)
 
 
 def remove_rows(metadata: Store, names: Sequence[str]) -> None:
-    """Removes files of checkpoints. Which rows are asked again is there until their answers are gone: else
-    these would count once more where this is killed."""
+    """Removes files of checkpoints. What says something against answers is there until these are gone: else
+    they would count once more where this is killed."""
     decisions = [name for name in names if _decides(name.rpartition("/")[2])]
     metadata.remove_all([name for name in names if name not in decisions])
     metadata.remove_all(decisions)

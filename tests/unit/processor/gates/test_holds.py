@@ -14,6 +14,7 @@ from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.hold import HOLD_DAYS
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.__main__ import main
+from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
 from airflow_provider_raydatallm.processor.gates.facts import Facts
 from airflow_provider_raydatallm.processor.metrics import progress
 from airflow_provider_raydatallm.processor.publish.garbage import find_leftovers, remove_leftovers
@@ -307,6 +308,31 @@ def test_answers_that_a_person_rejects_while_a_run_stages_them_are_left_to_peopl
     report = run_slice(most, lambda progress: None, cluster, before_commit=reject)
     assert (report.outcome, cluster.answered, files(job)) == ("held", 4, [])
     assert [str(gate) for gate in report.gates or ()][1:] == ["rejections is 1, above max 0"]
+
+
+@pytest.mark.parametrize(("condition", "outcome", "asked"), [("", "held", 1), ("name = 'a'", "published", 2)])
+def test_decision_that_comes_while_a_retry_answers_counts(
+    job: SliceJob, condition: str, outcome: str, asked: int
+) -> None:
+    """Of the version whose rows in quarantine another person asks again."""
+    lossy = changed(
+        job, quality__gates=[{"of": "quarantined", "max": 0, "then": "hold"}], quality__max_quarantine=1
+    )
+    pq.write_table(pa.table({"name": ["a", "b"]}), Path(job.input_path) / "a.parquet")
+    pq.write_table(pa.table({"name": ["fail c"]}), Path(job.input_path) / "c.parquet")
+    name = str(run_in_process(lossy, InProcess()).staged_version)
+
+    def decide(batch: pa.Table) -> None:
+        if name in staged_names(SliceFolders.open(job.paths).metadata):
+            if condition:
+                ask_again_for_people(job.address, name, condition)
+            else:
+                discard_for_people(job.address, name)
+
+    cluster = InProcess(answer=answer_fixed, before_batch=decide)
+    report = run_in_process(changed(lossy, rerun__retry_quarantined=True), cluster)
+    assert (report.outcome, cluster.answered) == (outcome, asked)
+    assert staged_names(SliceFolders.open(job.paths).metadata) != [name]
 
 
 def test_rejected_answers_are_published_once_the_author_leaves_no_slice_to_people(job: SliceJob) -> None:

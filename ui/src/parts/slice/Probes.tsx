@@ -21,12 +21,13 @@ export function Probes({ line }: { line: SliceLine }) {
 }
 
 function Golden({ figures }: { figures: GoldenFigures }) {
-  const { accuracy, before, calibration_error, confusion, correct, high, low, rows } = figures;
+  const { accuracy, before, calibration_error, confusion, correct, high, low, lowest, rows } = figures;
   return (
     <>
       <Text>
         {`${count(correct)} of ${count(rows)} golden rows are right: ${interval(accuracy, low, high)}`}
         {since(before)}
+        {lowest === null ? "" : `; ${share(lowest)} beside answers of an earlier run`}
         {calibration_error === null ? "" : `; probabilities are off by ${share(calibration_error)}`}
       </Text>
       {confusion?.length ? (

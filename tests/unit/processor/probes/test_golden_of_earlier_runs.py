@@ -1,0 +1,154 @@
+"""Golden rows that were wrong beside answers of an earlier run: a model that was mended makes none right."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from airflow_provider_raydatallm.contract.result.errors import SliceError
+from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
+from airflow_provider_raydatallm.processor.publish.staged_commands import publish_approved
+from tests.support.in_process import InProcess, answer_with, changed, job_of
+from tests.support.in_process import run_in_process as run
+
+GATE = [{"of": "golden", "min": 1}]
+HOLD = [{**GATE[0], "then": "hold"}]
+ROWS = [str(n) for n in range(5)]
+
+
+class Model(InProcess):
+    """Answers all rows alike, and fails for one at first."""
+
+    def __init__(self) -> None:
+        self.says, self.fails = "broken", "3"
+        super().__init__(answer=self._answer)
+
+    def _answer(self, batch: pa.Table) -> pa.Table:
+        asked = [json.loads(text)["messages"][-1]["content"] for text in batch["__request"].to_pylist()]
+        answered = answer_with(text=self.says)(batch)
+        for name, of_failed in (("text", None), ("error", "it fails"), ("error_type", "Fails")):
+            column = answered[name].to_pylist()
+            some = [
+                of_failed if text == self.fails else value for text, value in zip(asked, column, strict=True)
+            ]
+            index = answered.schema.get_field_index(name)
+            answered = answered.set_column(index, name, pa.array(some, answered.schema.field(name).type))
+        return answered
+
+    def mend(self) -> None:
+        self.says, self.fails = "good", ""
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> SliceJob:
+    (tmp_path / "in").mkdir()
+    job = job_of(
+        input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", prompt="{n}",
+        quality__max_quarantine=0.9, quality__golden={"path": f"{tmp_path}/golden.csv"},
+        quality__gates=GATE, rerun__on_input_change="extend",
+    )  # fmt: skip
+    add(job, ROWS)
+    write_golden(job, {"1000": "good"})
+    return job
+
+
+def add(job: SliceJob, rows: list[str]) -> Path:
+    path = Path(job.input_path, f"{rows[0]}.csv")
+    path.write_text("\n".join(["n", *rows]) + "\n")
+    return path
+
+
+def write_golden(job: SliceJob, right: dict[str, str]) -> None:
+    rows = [f"{n},{answer}" for n, answer in right.items()]
+    Path(job.input_path).with_name("golden.csv").write_text("\n".join(["n,answer", *rows]) + "\n")
+
+
+def stopped(job: SliceJob, model: Model) -> None:
+    with pytest.raises(SliceError, match="golden"):
+        run(job, model)
+
+
+def answers(job: SliceJob) -> list[str]:
+    found: list[str] = pq.read_table(job.slice_path, partitioning=None)["answer"].to_pylist()
+    return found
+
+
+def late_file(job: SliceJob, model: Model) -> SliceJob:
+    add(job, ["7"])
+    return job
+
+
+def retry(job: SliceJob, model: Model) -> SliceJob:
+    return changed(job, rerun__retry_quarantined=True)
+
+
+def one_asked_again(job: SliceJob, model: Model) -> SliceJob:
+    held = changed(job, quality__gates=HOLD)
+    ask_again_for_people(job.address, run(held, model).staged_version, "n = '0'")
+    return job
+
+
+def one_more_golden(job: SliceJob, model: Model) -> SliceJob:
+    write_golden(job, {"1000": "good", "1001": "good"})
+    return job
+
+
+@pytest.mark.parametrize("change", [late_file, retry, one_asked_again, one_more_golden])
+def test_few_rows_of_a_mended_model_do_not_let_those_of_the_broken_one_pass(
+    job: SliceJob, model: Model, change: Callable[[SliceJob, Model], SliceJob]
+) -> None:
+    stopped(job, model)
+    model.mend()
+    stopped(job, model)
+    job = change(job, model)
+    stopped(job, model)
+    report = run(changed(job, quality__gates=HOLD), model)
+    assert (report.outcome, report.golden.accuracy if report.golden else None) == ("held", 1.0)
+    assert "of an earlier run" in str(report.golden)
+    assert report.staged_version is not None
+    publish_approved(job, report.staged_version)  # a person may
+    assert "broken" in answers(job)
+    add(job, ["8"])
+    assert run(job, model).outcome == "published"  # what is published was approved
+
+
+def test_all_rows_asked_again_pass(job: SliceJob, model: Model) -> None:
+    stopped(job, model)
+    model.mend()
+    report = run(changed(job, rerun__force=True), model)
+    assert (report.outcome, report.golden and report.golden.lowest) == ("published", None)
+    assert set(answers(job)) == {"good"}
+
+
+def test_corrected_right_answer_needs_no_inference_of_the_slice(job: SliceJob, model: Model) -> None:
+    stopped(job, model)
+    write_golden(job, {"1000": "broken"})
+    asked = model.answered
+    assert run(job, model).outcome == "published"
+    assert model.answered - asked == 1
+
+
+def test_version_of_another_input_that_is_published_meanwhile_changes_nothing(
+    job: SliceJob, model: Model
+) -> None:
+    model.says = "good"
+    assert run(job, model).published_version == 1
+    late = add(job, ["7", "8"])
+    model.says, model.fails = "broken", ""
+    stopped(job, model)
+    model.mend()
+    away = late.rename(late.parent.with_name(late.name))
+    assert run(retry(job, model), model).published_version == 2
+    away.rename(late)
+    stopped(job, model)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.probes import ProbeFigures
 from airflow_provider_raydatallm.contract.result.report import Report
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.processor.build import Build
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
 from airflow_provider_raydatallm.processor.gates.facts import Facts
@@ -320,6 +321,11 @@ class BuildRun:
         if self.lease.superseded:
             raise NumberTakenError(f"another run published {self.build.folders.table.url} meanwhile")
 
+    def _hear_of_golden(self, verdicts: Sequence[GateVerdict]) -> None:
+        said = {verdict.verdict for verdict in verdicts if verdict.of == "golden"}
+        if said & {"failed", "held"} and self.meter.finished_rows and self.build.inference is not None:
+            self.build.inference.engine.doubt_answers(self.meter.began)
+
     def stage(
         self, state: CheckpointState, figures: Mapping[str, ProbeFigures], keep_days: float
     ) -> StagedVersion:
@@ -357,7 +363,7 @@ class BuildRun:
                     **counted(build.job, published, totals, carried_over),
                 }
             )
-            gates = pass_gates(build.job, replace(slice_, rejections=rejections))
+            gates = pass_gates(build.job, replace(slice_, rejections=rejections), self._hear_of_golden)
             return report.model_copy(update={"gates": gates})
 
         fields = build.shape.fields

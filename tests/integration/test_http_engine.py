@@ -241,6 +241,24 @@ def test_rows_that_are_asked_again_get_no_answer_of_the_cache_or_of_the_rejected
     assert other["counts"]["cached"] == 10
 
 
+def test_answers_that_golden_rows_speak_against_answer_no_other_slice(ask: Ask, tmp_path: Path) -> None:
+    says = ["broken"]
+
+    async def respond(number: int, body: dict[str, Any]) -> web.StreamResponse:
+        return completion(says[0])
+
+    (tmp_path / "golden.jsonl").write_text(json.dumps({"name": "g", "answer": "good"}) + "\n")
+    quality = {"golden": {"path": f"{tmp_path}/golden.jsonl"}, "gates": [{"of": "golden", "min": 1}]}
+    with endpoint(respond) as served:
+        given = arguments(served, tmp_path, ["a", "b"], cache=f"{tmp_path}/cache") | {"quality": quality}
+        with pytest.raises(RayLLMInputError, match="golden is 0"):
+            ask(**given)
+        says[0] = "good"
+        other = ask(**given, slice_key="2026-02-01")
+    assert [row["answer"] for row in rows_of(other)] == ["good", "good"]
+    assert other["counts"]["cached"] == 0
+
+
 @pytest.mark.parametrize(
     ("rows", "process"),
     [(1500, "ray::SliceProcess"), pytest.param(4200, "ray::FeederProcess", marks=pytest.mark.long)],

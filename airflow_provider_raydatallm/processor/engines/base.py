@@ -193,6 +193,9 @@ class Engine(ABC):
     def take_no_earlier_answers(self) -> None:  # noqa: B027
         """Answers all rows itself, whatever it could find of other slices: theirs were rejected."""
 
+    def doubt_answers(self, since: float) -> None:  # noqa: B027
+        """Gives no other slice what it answered since then (epoch seconds): golden rows speak against it."""
+
     def for_suspects(self, rows: int) -> Engine:
         """An engine for so many rows that were in engines when they died: itself, if it records none."""
         return self

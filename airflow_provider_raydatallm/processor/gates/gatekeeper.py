@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
@@ -17,10 +17,15 @@ from airflow_provider_raydatallm.processor.store.table_versions import newest_ve
 logger = logging.getLogger(__name__)
 
 
-def pass_gates(job: SliceJob, slice_: Facts) -> tuple[GateVerdict, ...] | None:
+def pass_gates(
+    job: SliceJob,
+    slice_: Facts,
+    on_verdicts: Callable[[Sequence[GateVerdict]], None] = lambda verdicts: None,
+) -> tuple[GateVerdict, ...] | None:
     """Returns what the gates said; None where the job has none.
 
     :param slice_: of the version that is to be published.
+    :param on_verdicts: hears of them, whatever they are.
     :raises SliceError: when one says that it may not be, or the slices before it cannot be read now.
     """
     gates = job.quality.gates
@@ -40,6 +45,7 @@ def pass_gates(job: SliceJob, slice_: Facts) -> tuple[GateVerdict, ...] | None:
     for verdict in verdicts:
         if verdict.verdict in ("warned", "unknown", "held"):
             logger.warning("gate of slice %r: %s", job.slice_key, verdict)
+    on_verdicts(verdicts)
     if failed := [verdict for verdict in verdicts if verdict.verdict == "failed"]:
         raise _stopped(job, failed)
     return tuple(verdicts)

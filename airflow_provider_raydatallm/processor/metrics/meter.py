@@ -154,7 +154,8 @@ class Meter:
         self.failed_rows = self.invalid_rows = 0
         self.finished_rows = 0
         self._counts: dict[str, int] = {}
-        self._began = time.time()
+        #: Epoch seconds.
+        self.began = time.time()
         self._queue_s = 0.0
         #: Of engines after the first: before the last row, and since then.
         self._later_queue_s = self._waiting_s = 0.0
@@ -250,10 +251,10 @@ class Meter:
             "worker_rows_per_s": _rounded(recent.rows_of_worker),
             "longest_row_s": _rounded(self._longest_row_s),
             "eta_s": _rounded(left / (recent.rows or rate)) if rate and self._is_steady else None,
-            "elapsed_s": _rounded(time.time() - self._began),
+            "elapsed_s": _rounded(time.time() - self.began),
             "queued_s": _rounded(self._queue_s),
             "engine_start_s": _rounded(self._engine_start_s),
-            "first_row_s": _rounded(self._first_row - self._began) if self._first_row else None,
+            "first_row_s": _rounded(self._first_row - self.began) if self._first_row else None,
             "workers": self.workers,
             "busy": _rounded(self.mean_busy),
             "least_busy": _rounded(min(busy)) if busy else None,
@@ -337,7 +338,7 @@ class Meter:
         """
         if not gpus or until is None:
             return None
-        return max(until - self._began - self._queue_s - self._later_queue_s, 0.0) * gpus
+        return max(until - self.began - self._queue_s - self._later_queue_s, 0.0) * gpus
 
     def _utilisation(self) -> Utilisation:
         usage = self._node_usage.utilisation()
@@ -367,7 +368,7 @@ class Meter:
 
     @property
     def _engine_start_s(self) -> float | None:
-        return self._first_request - self._began - self._queue_s if self._first_request else None
+        return self._first_request - self.began - self._queue_s if self._first_request else None
 
     @property
     def _busy_shares(self) -> list[float]:

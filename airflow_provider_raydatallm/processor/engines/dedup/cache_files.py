@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from airflow_provider_raydatallm.contract.result.errors import log_text
 from airflow_provider_raydatallm.processor.columns import ENTRY_SCHEMA
+from airflow_provider_raydatallm.processor.engines.dedup import doubted_answers
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import CacheIndex, key_array
 from airflow_provider_raydatallm.processor.engines.dedup.request_keys import ALL_KEYS, Shard
 from airflow_provider_raydatallm.processor.storage import arrow_files
@@ -51,6 +52,7 @@ class CacheNamespace:
     """Which answers may be shared, and where they are stored.
 
     :param key: `contract.fingerprint.answer_cache_key`: within it, identical requests have identical answers.
+    :param model_source: of the job.
     :param read_existing: whether to use existing answers, or only to replace them.
     :param keep_truncated: whether to store answers that max_tokens cut: they may lack the required shape,
         which another attempt may have.
@@ -61,6 +63,7 @@ class CacheNamespace:
     key: str
     max_bytes: int
     max_days: float
+    model_source: str = ""
     read_existing: bool = True
     keep_truncated: bool = True
     numbers: int | None = None
@@ -100,17 +103,19 @@ class CacheFiles:
         return name
 
     def read(self, shard: Shard = ALL_KEYS) -> dict[str, pa.Table]:
-        """A shard's entries by file, without expired ones and those that do not fit. Skips files that it
-        cannot read, and logs them."""
+        """A shard's entries by file, without expired and doubted ones, and those that do not fit. Skips files
+        that it cannot read, and logs them."""
         tables: dict[str, pa.Table] = {}
         skipped: dict[str, str] = {}
         gone: set[str] = set()
+        doubted = doubted_answers.spans(self._store, self._namespace.model_source)
+        read = partial(self._try_read, shard=shard, doubted=doubted)
         with ThreadPoolExecutor(_READERS) as pool:
             for _ in range(_LISTINGS):
                 live, _, foreign = self._list_files()
                 skipped |= dict.fromkeys(foreign, "its name is not of this cache")
                 new = [n for n in live if n not in tables and n not in skipped and n not in gone]
-                results = dict(zip(new, pool.map(partial(self._try_read, shard=shard), new), strict=True))
+                results = dict(zip(new, pool.map(read, new), strict=True))
                 for name, result in results.items():
                     if isinstance(result, pa.Table):
                         tables[name] = result
@@ -140,6 +145,7 @@ class CacheFiles:
                 self._remove(folder, (f.name for f in self._store.files(folder) if self._is_expired(f.name)))
                 self._store.remove_empty(folder)
         self._store.remove_scratch(self._folder, older_than=_DAY)
+        doubted_answers.forget(self._store, self._oldest)
 
     def remove_expired(self) -> None:
         """Removes what is expired or over max_bytes."""
@@ -170,7 +176,9 @@ class CacheFiles:
         match = _NAME.fullmatch(name)
         return match is not None and int(match["newest"]) < self._oldest
 
-    def _try_read(self, name: str, shard: Shard) -> pa.Table | Exception | None:
+    def _try_read(
+        self, name: str, shard: Shard, doubted: Sequence[tuple[int, int]]
+    ) -> pa.Table | Exception | None:
         try:
             table = self._read(name)
         except Exception as e:  # users may put any file there
@@ -179,6 +187,10 @@ class CacheFiles:
             return None
         is_wanted = pc.greater_equal(table.column("answered_at"), self._oldest)
         is_wanted = pc.and_(is_wanted, self._namespace.fit(table))
+        for first, last in doubted:
+            at = table.column("answered_at")
+            is_doubted = pc.and_(pc.greater_equal(at, first), pc.less_equal(at, last))
+            is_wanted = pc.and_not(is_wanted, is_doubted)
         if shard.count > 1:
             is_wanted = pc.and_(is_wanted, pa.array(shard.holds(key_array(table))))
         return table if pc.all(is_wanted, min_count=0).as_py() else table.filter(is_wanted)

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from airflow_provider_raydatallm.contract.result.errors import log_text
 from airflow_provider_raydatallm.contract.spec.engines.cache import CachingEngine
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
+from airflow_provider_raydatallm.processor.engines.dedup import doubted_answers
 from airflow_provider_raydatallm.processor.engines.dedup.answer_cache import check_address
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheNamespace, warn
 from airflow_provider_raydatallm.processor.engines.dedup.client import DedupClient
 from airflow_provider_raydatallm.processor.engines.dedup.coordinator import DedupCoordinator
 from airflow_provider_raydatallm.processor.engines.dedup.request_keys import Shard
+from airflow_provider_raydatallm.processor.storage.store import Store
 
 if TYPE_CHECKING:
     from ray.actor import ActorHandle
@@ -64,11 +68,21 @@ class SliceDedup:
             key,
             self._cached.cache_max_bytes,
             self._cached.cache_max_days,
+            job.model_source,
             # A retry is for another answer.
             read_existing=not (job.rerun.force or job.rerun.retry_quarantined or is_retry),
             keep_truncated=keep_truncated and not job.task.shapes,
             numbers=numbers,
         )
+
+    def doubt_answers(self, since: float) -> None:
+        """See `Engine.doubt_answers`. Without the cache the slice is judged all the same."""
+        if self._cached is None or self._cached.cache is None:
+            return
+        try:
+            doubted_answers.note(Store(self._cached.cache), self._job.model_source, since, time.time())
+        except Exception as e:
+            warn(f"{log_text(e)}. Other slices may get answers that golden rows speak against")
 
     def start(
         self, namespace: CacheNamespace | None, *, shards: int = 1, in_one_process: bool = False

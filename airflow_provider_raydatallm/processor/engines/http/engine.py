@@ -62,6 +62,9 @@ class HttpEngine(Engine):
     def take_no_earlier_answers(self) -> None:
         self._dedup.takes_no_earlier_answers = True
 
+    def doubt_answers(self, since: float) -> None:
+        self._dedup.doubt_answers(since)
+
     @property
     def feeders(self) -> tuple[int, int]:
         return _FEEDERS, _FEEDERS

@@ -183,7 +183,7 @@ def test_history_has_rows_that_no_engine_saw_and_begins_with_inference() -> None
     history = meter.details()["history"]
     assert history["rows"] == [4, 0, 16, 0, 0, 20]
     assert history["offset_s"] == pytest.approx(-0.2)
-    assert meter.progress()["first_row_s"] == pytest.approx(1062.5 - meter._began, abs=0.1)
+    assert meter.progress()["first_row_s"] == pytest.approx(1062.5 - meter.began, abs=0.1)
     # A row without a request, such as a cached one, takes its time all the same.
     add(meter, refused(1, 1070.2))
     assert meter.report_sections()["seconds"].inference == pytest.approx(10.0)

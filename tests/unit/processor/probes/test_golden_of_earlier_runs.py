@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -13,6 +16,7 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
+from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.publish.staged_commands import publish_approved
 from tests.support.in_process import InProcess, answer_with, changed, job_of
 from tests.support.in_process import run_in_process as run
@@ -121,6 +125,23 @@ def test_few_rows_of_a_mended_model_do_not_let_those_of_the_broken_one_pass(
     assert "broken" in answers(job)
     add(job, ["8"])
     assert run(job, model).outcome == "published"  # what is published was approved
+
+
+@pytest.mark.parametrize(
+    ("gate", "doubts"), [(GATE[0], True), (HOLD[0], True), ({"of": "rows", "max": 1}, False)]
+)
+def test_other_slices_do_not_get_what_golden_rows_speak_against(
+    job: SliceJob, model: Model, monkeypatch: pytest.MonkeyPatch, gate: dict[str, Any], doubts: bool
+) -> None:
+    """From a cache, that is, which the engine knows."""
+    told: list[float] = []
+    monkeypatch.setattr(Engine, "doubt_answers", lambda engine, since: told.append(since))
+    began = time.time()
+    for _ in range(2):  # the second time without an answer
+        with contextlib.suppress(SliceError):
+            run(changed(job, quality__gates=[gate]), model)
+    assert len(told) == doubts
+    assert all(began < since < time.time() for since in told)
 
 
 def test_all_rows_asked_again_pass(job: SliceJob, model: Model) -> None:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from airflow_provider_raydatallm.contract.addresses import EXTRA_SCHEMES
+from airflow_provider_raydatallm.processor.engines.dedup import doubted_answers
 from airflow_provider_raydatallm.processor.engines.dedup.cache_files import CacheFiles
 from airflow_provider_raydatallm.processor.engines.dedup.cache_index import ENTRY_SCHEMA, CacheIndex
 from airflow_provider_raydatallm.processor.engines.dedup.request_keys import request_key
@@ -142,6 +143,21 @@ def test_old_answers_expire_also_in_unused_namespaces(url: str) -> None:
     cache.now += 9 * DAY
     cache.files.compact(cache.files.read())
     assert cache.names == []
+
+
+def test_answers_of_a_time_that_golden_rows_spoke_against_are_no_slices(url: str) -> None:
+    cache = Cache(url, model_source="m")
+    for request, at in (("before", NOW - 100), ("then", NOW), ("late clock", NOW + 55), ("after", NOW + 200)):
+        cache.files.write(entries({request: "is", "same": f"at {at}"}, at=at))
+    doubted_answers.note(cache.store, "other", NOW - 1000, NOW + 1000)
+    assert cache.answers("then", "same") == ["is", f"at {NOW + 200}"]
+    doubted_answers.note(cache.store, "m", NOW - 10, NOW + 10)
+    doubted_answers.note(cache.store, "m", NOW + 190, NOW + 210)
+    assert cache.answers("before", "then", "late clock", "after") == ["is", None, None, None]
+    assert cache.answers("same") == [f"at {NOW - 100}"]
+    cache.now = NOW + 31 * DAY  # when there is nothing left that they could be about
+    cache.files.compact(cache.files.read())
+    assert "_doubted-answers" not in cache.store.names()
 
 
 def write_many(cache: Cache, count: int = 20) -> list[str]:

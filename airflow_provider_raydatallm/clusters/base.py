@@ -55,10 +55,22 @@ class Identity:
 @dataclass(frozen=True)
 class Holder:
     """A try of a task that needs a cluster. A task has one hold on it, which is its newest try's: an earlier
-    one that died need not release it, and one that was thought dead and wakes up cannot."""
+    one that died need not release it, and one that was thought dead and wakes up cannot.
+
+    :param outlives_task: whether it needs the cluster also when the task has ended.
+    """
 
     task: str
     try_number: int
+    outlives_task: bool = False
+
+
+#: Returns which of these tasks, whatever their try, have ended.
+FindEnded = Callable[[Collection[str]], Collection[str]]
+
+
+def none_has_ended(tasks: Collection[str]) -> Collection[str]:
+    return ()
 
 
 @dataclass(frozen=True)
@@ -177,12 +189,13 @@ class Cluster(ABC):
         """Whether another job needs another cluster: this one is gone, or ends with the job that it has."""
         return False
 
-    def release(self, holder: Holder | None, ended: Collection[str] = ()) -> None:  # noqa: B027
+    def release(self, holder: Holder | None, find_ended: FindEnded = none_has_ended) -> None:  # noqa: B027
         """Notes that `holder` does not need the cluster any more; others may, such as a newer try of its
         task. The last one's release ends it where the kind `ends_when_released`. A holder that dies releases
         nothing: such a kind has a lifetime, too.
 
-        :param ended: further tasks, whatever their try, that have ended and may have released nothing.
+        :param find_ended: is asked of the other holders, which may have ended and released nothing, but for
+            those that outlive their tasks.
         """
 
     def held_nodes(self) -> Sequence[HeldNode]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from airflow.sdk import BaseHook
 from airflow.sdk.log import redact  # type: ignore[attr-defined]  # not in its __all__, as mask_secret is not
 
-from airflow_provider_raydatallm.clusters.base import Cluster, ClusterEndedError, Holder, Identity, Order
+from airflow_provider_raydatallm.clusters.base import (
+    Cluster,
+    ClusterEndedError,
+    FindEnded,
+    Holder,
+    Identity,
+    Order,
+    none_has_ended,
+)
 from airflow_provider_raydatallm.clusters.kinds import open_cluster
 from airflow_provider_raydatallm.contract.result.gpus_held import HeldNode
 from airflow_provider_raydatallm.exceptions import (
@@ -301,13 +309,13 @@ class RayHook(BaseHook):
         if self.ends_when_released:
             open_cluster(self._identity, self._read_connection().address).acquire(self._holder)
 
-    def release(self, ended: Collection[str] = ()) -> None:
+    def release(self, find_ended: FindEnded = none_has_ended) -> None:
         """Says that the holder does not need the cluster any more, which may end it.
 
-        :param ended: see `Cluster.release`.
+        :param find_ended: see `Cluster.release`.
         """
         if self.ends_when_released:
-            open_cluster(self._identity, self._read_connection().address).release(self._holder, ended)
+            open_cluster(self._identity, self._read_connection().address).release(self._holder, find_ended)
 
     @property
     def engine_profiles(self) -> Mapping[str, Mapping[str, Any]]:

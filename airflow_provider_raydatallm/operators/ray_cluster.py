@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import BaseOperator
-from airflow.sdk.exceptions import AirflowRuntimeError
 
 from airflow_provider_raydatallm.clusters.base import ClusterStartingError, Holder, Order
 from airflow_provider_raydatallm.clusters.blueprint import Blueprint
@@ -20,7 +18,7 @@ from airflow_provider_raydatallm.exceptions import (
     RayUnreachableError,
 )
 from airflow_provider_raydatallm.hooks.ray import RayHook
-from airflow_provider_raydatallm.task.job.cancel import ENDED, TaskAttempt
+from airflow_provider_raydatallm.task.job.cancel import TaskAttempt, find_ended
 from airflow_provider_raydatallm.task.queue.places import task_key
 
 if TYPE_CHECKING:
@@ -30,15 +28,13 @@ if TYPE_CHECKING:
 _ANY_TRY = 1_000_000
 #: For so long an end is tried while the API server fails, each time after a pause.
 _RELEASE_SECONDS, _PAUSE_SECONDS = 600.0, 10.0
-#: How Airflow names a mapped task's instance among a run's states.
-_MAPPED = re.compile(r"(.+)_(\d+)")
 
 
 class RayClusterOperator(BaseOperator):
     """Has KubeRay make a cluster for tasks that give its name, and needs it until `ends` does.
 
     It waits for no pods: that each task does by itself. Tasks that still need the cluster when it is ended
-    keep it until they have their results; those of the run that were killed or marked need it no more.
+    keep it until they have their results; those that were killed or marked need it no more.
 
         cluster = {"template": "clusters/l4.yaml", "name": "backfill"}
         make = RayClusterOperator(task_id="make_cluster", ray_conn_id="ray_kuberay", cluster=cluster)
@@ -66,7 +62,8 @@ class RayClusterOperator(BaseOperator):
         return teardown
 
     def execute(self, context: Context) -> str:
-        holder = Holder(_key_of(context, self.task_id), context["ti"].try_number)
+        own = _key_of(context, self.task_id)
+        holder = Holder(own, context["ti"].try_number, outlives_task=True)
         hook = RayHook(self.ray_conn_id, holder, self._order)
         try:
             hook.acquire()
@@ -99,15 +96,10 @@ class _EndRayClusterOperator(BaseOperator):
         made = context["ti"].xcom_pull(task_ids=setup.task_id, map_indexes=context["ti"].map_index)
         identity = str(made) if made else RayHook(setup.ray_conn_id, order=setup._order).cluster
         hook = RayHook.to_cluster(identity, Holder(_key_of(context, setup.task_id), _ANY_TRY))
-        try:
-            ended = list(_ended_tasks(context))
-        except AirflowRuntimeError as e:
-            self.log.warning("Cannot ask Airflow which tasks have ended; what they hold stays: %s", e)
-            ended = []
         until = time.monotonic() + _RELEASE_SECONDS
         while True:
             try:
-                return hook.release(ended)
+                return hook.release(find_ended)
             except RayUnreachableError as e:
                 if time.monotonic() > until:
                     raise
@@ -115,23 +107,7 @@ class _EndRayClusterOperator(BaseOperator):
                 time.sleep(_PAUSE_SECONDS)
 
 
-def _ended_tasks(context: Context) -> Iterator[str]:
-    """Yields the keys of the run's tasks that have ended."""
-    from airflow.sdk.execution_time import task_runner
-
-    if not hasattr(task_runner, "SUPERVISOR_COMMS"):
-        return  # an operator that is run by hand: Airflow does not know of it
-    ti = context["ti"]
-    states = task_runner.RuntimeTaskInstance.get_task_states(dag_id=ti.dag_id, run_ids=[ti.run_id])
-    for name, state in (states.get(ti.run_id) or {}).items():
-        if getattr(state, "value", state) in ENDED:
-            yield _key_of(context, name, -1)
-            if (mapped := _MAPPED.fullmatch(name)) and name not in context["dag"].task_dict:
-                yield _key_of(context, mapped[1], int(mapped[2]))
-
-
-def _key_of(context: Context, task_id: str, map_index: int | None = None) -> str:
-    """:param map_index: None for that of this task."""
+def _key_of(context: Context, task_id: str) -> str:
+    """Of a task of the same run and map index."""
     attempt = vars(TaskAttempt.from_task_instance(context["ti"]))
-    other = {"task_id": task_id} | ({} if map_index is None else {"map_index": map_index})
-    return task_key({name: str(value) for name, value in {**attempt, **other}.items()})
+    return task_key({name: str(value) for name, value in {**attempt, "task_id": task_id}.items()})

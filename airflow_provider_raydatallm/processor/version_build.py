@@ -196,16 +196,19 @@ class VersionBuild(Build):
         self.agree_on_columns(self.known_fields)
         self._carry_over(lease)
         with ProgressReporter(self.job, self.folders.metadata, lease, self.progress) as reporter:
-            meter: Meter | None = None
-            spending = Spending(self.job, self.checkpoint, lease)
-            reporter.keep = spending.save
+            begun: tuple[Meter, Spending] | None = None
             while True:
                 state = self.load_state(lease)
                 # After the ledger: whoever published meanwhile has removed the fragments that it counts.
                 if self._is_superseded():
                     raise NumberTakenError(f"another run published {self.folders.table.url} meanwhile")
-                if meter is None:
-                    meter = Meter(self.plan.rows, self.plan.rows - state.rows_missing, self._model_work())
+                if begun is None:
+                    begun = (
+                        Meter(self.plan.rows, self.plan.rows - state.rows_missing, self._model_work()),
+                        Spending(self.job, self.checkpoint, lease, state.ledger.rows.run_epochs),
+                    )
+                meter, spending = begun
+                reporter.keep = spending.save
                 known = self.known_figures(are_taken_over=state.is_finished and state.is_taken_over)
                 run = BuildRun(self, lease, cluster, meter, reporter, spending, known)
                 reporter.latest = run.progress

@@ -15,7 +15,7 @@ from airflow_provider_raydatallm.exceptions import (
 )
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.task.airflow_features import HAS_TRIGGER_ON_KILL
-from airflow_provider_raydatallm.task.job.cancel import TaskAttempt, has_ended
+from airflow_provider_raydatallm.task.job.cancel import TaskAttempt, find_ended, has_ended
 from airflow_provider_raydatallm.task.queue.line import wait_in_line
 from airflow_provider_raydatallm.task.queue.places import QUEUE_ERRORS, QueuePlace, error_event
 from airflow_provider_raydatallm.triggers.task_trigger import TaskTrigger
@@ -72,7 +72,7 @@ class SubmissionTurnTrigger(TaskTrigger):
         hook = RayHook.to_cluster(place.cluster, Holder(place.task, attempt.try_number))
         try:
             if hook.ends_when_released and has_ended(attempt):
-                hook.release()
+                hook.release(find_ended)
         except (
             AirflowRuntimeError,
             RayConnectionError,

@@ -58,10 +58,12 @@ def test_all_rows_are_admitted_while_some_of_every_block_take_long(
     results: list[Any] = []
     thread = in_thread(ask, results, **asked, engine__deduplicate=deduplicate)
     inferred = ROWS // 2 if deduplicate else ROWS
-    wait_for(lambda: count(tmp_path, "admitted") == inferred, 120)
-    wait_for(lambda: rows_in(fragments(tmp_path / "out")) == ROWS * 9 // 10, 120)
-    (tmp_path / "out.gate").touch()
-    thread.join(120)
+    try:
+        wait_for(lambda: count(tmp_path, "admitted") == inferred)
+        wait_for(lambda: rows_in(fragments(tmp_path / "out")) == ROWS * 9 // 10)
+    finally:
+        (tmp_path / "out.gate").touch()  # else the job stays, and with it its engine
+    thread.join(240)
     [result] = results
     check(result, tmp_path)
     assert (count(tmp_path, "admitted"), count(tmp_path, "answered")) == (inferred, inferred)
@@ -73,11 +75,13 @@ def test_rows_that_a_feeder_held_when_it_died_are_answered_in_the_same_run(
 ) -> None:
     results: list[Any] = []
     thread = in_thread(ask, results, **asked, engine__deduplicate=deduplicate)
-    wait_for(lambda: rows_in(fragments(tmp_path / "out")) == ROWS * 9 // 10, 120)
-    feeder, *_ = processes(ray_head, "ray::FeederProcess")
-    feeder.kill()
-    feeder.wait(60)
-    (tmp_path / "out.gate").touch()
+    try:
+        wait_for(lambda: rows_in(fragments(tmp_path / "out")) == ROWS * 9 // 10)
+        feeder, *_ = processes(ray_head, "ray::FeederProcess")
+        feeder.kill()
+        feeder.wait(60)
+    finally:
+        (tmp_path / "out.gate").touch()
     thread.join(240)
     [result] = results
     check(result, tmp_path)

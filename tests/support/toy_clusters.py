@@ -3,11 +3,17 @@ to start. The package knows nothing of it."""
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from airflow_provider_raydatallm.clusters.base import Access, Cluster, ClusterStartingError, Holder
+from airflow_provider_raydatallm.clusters.base import (
+    Access,
+    Cluster,
+    ClusterStartingError,
+    FindEnded,
+    Holder,
+    none_has_ended,
+)
 from airflow_provider_raydatallm.exceptions import RayUnreachableError
 from tests.support.fake_cluster import FakeCluster, fake_cluster
 
@@ -55,9 +61,9 @@ class ToyCluster(Cluster):
             raise ClusterStartingError(f"{self.label}: the toy is being made")
         return Access(self.made[self._own].server.address)
 
-    def release(self, holder: Holder | None, ended: Collection[str] = ()) -> None:
+    def release(self, holder: Holder | None, find_ended: FindEnded = none_has_ended) -> None:
         if (toy := self.made.get(self._own)) is not None:
-            for task in ended:
+            for task in find_ended(list(toy.holders)):
                 toy.holders.pop(task, None)
             if holder is not None and toy.holders.get(holder.task, 0) <= holder.try_number:
                 toy.holders.pop(holder.task, None)

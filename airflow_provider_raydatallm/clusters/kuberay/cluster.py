@@ -13,9 +13,11 @@ from airflow_provider_raydatallm.clusters.base import (
     Cluster,
     ClusterEndedError,
     ClusterStartingError,
+    FindEnded,
     Gateway,
     Holder,
     Identity,
+    none_has_ended,
 )
 from airflow_provider_raydatallm.clusters.blueprint import BY_KUBERNETES, Blueprint
 from airflow_provider_raydatallm.clusters.kuberay import ray_job
@@ -159,14 +161,14 @@ class KubeRayCluster(Cluster):
             return ()
         return list(filter(None, map(held_node, self._api.pods(f"ray.io/cluster={cluster}"))))
 
-    def release(self, holder: Holder | None, ended: Collection[str] = ()) -> None:
+    def release(self, holder: Holder | None, find_ended: FindEnded = none_has_ended) -> None:
         """Asks again where the API server fails for a moment: a shared cluster would wait for this holder."""
         if holder is None:
             return
         pause_s = _FIRST_PAUSE_S
         for tries_left in reversed(range(_TRIES)):
             try:
-                self._release(holder, ended)
+                self._release(holder, find_ended)
             except RayUnreachableError as e:
                 if not tries_left:
                     raise
@@ -176,7 +178,7 @@ class KubeRayCluster(Cluster):
             else:
                 return
 
-    def _release(self, holder: Holder, ended: Collection[str]) -> None:
+    def _release(self, holder: Holder, find_ended: FindEnded) -> None:
         """:raises ConflictError: when somebody else has changed it meanwhile."""
         own = ray_job.hash_of(holder.task)
         job = self._api.get(self._name)
@@ -185,9 +187,10 @@ class KubeRayCluster(Cluster):
         holds, version = ray_job.holds(job), str(job["metadata"]["resourceVersion"])
         if holds.get(own, 0) > holder.try_number:
             return
-        gone = {own, *map(ray_job.hash_of, ended)}
+        others = {task: name for task, name in ray_job.holding_tasks(job).items() if task != own}
+        gone = {own, *map(ray_job.hash_of, find_ended(others.values()) if others else ())}
         if holds.keys() - gone:
-            dropped = {ray_job.hold_key(task): None for task in gone & {own, *holds}}
+            dropped = {ray_job.hold_key(task): None for task in gone}
             changes = {"annotations": dropped, "resourceVersion": version}
             self._api.patch(self._name, {"metadata": changes})
         else:

@@ -80,16 +80,27 @@ def hash_of(task: str) -> str:
 
 
 def hold_of(holder: Holder) -> dict[str, str]:
-    return {f"{_HOLD}{hash_of(holder.task)}": str(holder.try_number)}
+    task = "" if holder.outlives_task else f" {holder.task}"
+    return {f"{_HOLD}{hash_of(holder.task)}": f"{holder.try_number}{task}"}
 
 
 def holds(job: RayJob) -> dict[str, int]:
-    """Returns the newest try of each task that holds it."""
+    """Returns the newest try of each task that holds it, by the task's hash."""
+    return {task: int(value.partition(" ")[0]) for task, value in _holds(job).items()}
+
+
+def holding_tasks(job: RayJob) -> dict[str, str]:
+    """Returns the tasks whose end ends their holds, by their hashes."""
+    named = {task: value.partition(" ")[2] for task, value in _holds(job).items()}
+    return {task: name for task, name in named.items() if name}
+
+
+def _holds(job: RayJob) -> dict[str, str]:
     found = job["metadata"].get("annotations") or {}
     return {
-        key.removeprefix(_HOLD): int(value)
+        key.removeprefix(_HOLD): value
         for key, value in found.items()
-        if key.startswith(_HOLD) and value.isdecimal()
+        if key.startswith(_HOLD) and value.partition(" ")[0].isdecimal()
     }
 
 

@@ -4,6 +4,7 @@ that it stays as long as they do, and is lost with them when they are published.
 from __future__ import annotations
 
 import time
+from collections.abc import Set
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import cost_of
@@ -18,10 +19,11 @@ class Spending:
     :ivar now: what this one did.
     """
 
-    def __init__(self, job: SliceJob, checkpoint: Checkpoint, lease: Lease) -> None:
+    def __init__(self, job: SliceJob, checkpoint: Checkpoint, lease: Lease, answered_by: Set[int]) -> None:
+        """:param answered_by: epochs of the tries that answered rows of the version."""
         self._limit, self._price = job.limits.max_cost, job.engine.gpu_price
         self._checkpoint, self._lease = checkpoint, lease
-        kept = checkpoint.costs() if self._price is not None else {}
+        kept = checkpoint.costs(answered_by) if self._price is not None else {}
         self.earlier, self.now = sum(kept.values()), 0.0
         self._before_engine, self._engine_began = 0.0, time.time()
         self._before = kept.get(lease.epoch, 0.0)  # by this process, for a version that others published

@@ -334,13 +334,17 @@ class Checkpoint:
     def save_carried_over(self, body: dict[str, Any]) -> None:
         self.store.create_document(self._carried_over_name, body)
 
-    def costs(self) -> dict[int, float]:
+    def costs(self, answered_by: Set[int] = frozenset()) -> dict[int, float]:
         """What runs spent since the version was published whose rows are taken over, if any, by the epochs of
-        their leases. Of one that kept nothing that can be read, nothing is known."""
+        their leases. Of one that kept nothing that can be read, nothing is known.
+
+        :param answered_by: epochs of those that count, whenever they ran.
+        """
         kept = {}
         published = self.base.epoch if self.base is not None else 0
         for name in self.store.names(self.folder):
-            if (epoch := epoch_of_cost(name)) is not None and epoch > published:
+            epoch = epoch_of_cost(name)
+            if epoch is not None and (epoch > published or epoch in answered_by):
                 with contextlib.suppress(CorruptFileError, pydantic.ValidationError):
                     kept[epoch] = _COST.validate_python(self.store.read_document(f"{self.folder}/{name}"))
         return kept

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Mapping
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ from airflow_provider_raydatallm.task.queue.places import task_key
 
 if TYPE_CHECKING:
     from airflow_provider_raydatallm.task.job.waiter import JobRef, TaskLog
+
+logger = logging.getLogger(__name__)
 
 #: Between two tries to stop a job.
 _AGAIN_SECONDS = 0.5
@@ -105,6 +108,40 @@ def has_ended(attempt: TaskAttempt) -> bool:
     :raises AirflowRuntimeError: when Airflow cannot be asked.
     """
     return _read_owner_and_state(attempt)[1] in ENDED
+
+
+def find_ended(tasks: Collection[str]) -> list[str]:
+    """Returns those of other tasks that Airflow says are over; none where it cannot be asked, nor of a run
+    that was deleted.
+
+    :param tasks: their `task_key`s.
+    """
+    from airflow.sdk.execution_time import task_runner
+
+    if not hasattr(task_runner, "SUPERVISOR_COMMS"):
+        return []  # an operator that is run by hand: Airflow does not know of it
+    by_dag: dict[str, dict[str, tuple[str, str, int]]] = {}
+    for task in tasks:
+        dag_id, _, rest = task.partition("/")
+        run_id, task_id, index = rest.rsplit("/", 2)
+        by_dag.setdefault(dag_id, {})[task] = (run_id, task_id, int(index))
+    ended = []
+    for dag_id, instances in by_dag.items():
+        try:
+            states = task_runner.RuntimeTaskInstance.get_task_states(
+                dag_id=dag_id,
+                run_ids=sorted({run_id for run_id, _, _ in instances.values()}),
+                task_ids=sorted({task_id for _, task_id, _ in instances.values()}),
+            )
+        except AirflowRuntimeError as e:
+            logger.warning("Cannot ask Airflow which tasks of %s have ended; their holds stay: %s", dag_id, e)
+            continue
+        for task, (run_id, task_id, map_index) in instances.items():
+            name = task_id if map_index < 0 else f"{task_id}_{map_index}"
+            state = (states.get(run_id) or {}).get(name)
+            if getattr(state, "value", state) in ENDED:
+                ended.append(task)
+    return ended
 
 
 async def stop_own_job(

@@ -42,7 +42,7 @@ from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.submit.ray_job import make_submission_id
 from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.airflow_features import NO_FAILURES
-from airflow_provider_raydatallm.task.job.cancel import OWNER_KEY, TaskAttempt
+from airflow_provider_raydatallm.task.job.cancel import OWNER_KEY, TaskAttempt, find_ended
 from airflow_provider_raydatallm.task.job.left_jobs import stop_and_wait, stop_left_jobs
 from airflow_provider_raydatallm.task.job.record import (
     SERIES,
@@ -571,7 +571,7 @@ class JobTracker:
         """
         for cluster in (self._held | {self.hook.acquired}) - {"", needed}:
             try:
-                self._hook_to(cluster).release()
+                self._hook_to(cluster).release(find_ended)
             except Exception as e:  # a published slice stays published
                 self._log.warning("Cannot release %s: %s", cluster, e)
             else:

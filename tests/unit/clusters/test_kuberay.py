@@ -14,7 +14,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time import task_runner
+from airflow.sdk.execution_time.comms import ErrorResponse
 
 from airflow_provider_raydatallm.clusters.base import ClusterStartingError, Holder
 from airflow_provider_raydatallm.clusters.kuberay import cluster as kuberay
@@ -31,6 +33,7 @@ from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.operators import ray_cluster
 from airflow_provider_raydatallm.operators.ray_cluster import RayClusterOperator
 from airflow_provider_raydatallm.task import own_xcom
+from airflow_provider_raydatallm.task.job.cancel import find_ended
 from airflow_provider_raydatallm.task.job.record import STATE_KEY
 from airflow_provider_raydatallm.task.job.tracker import JobTracker
 from airflow_provider_raydatallm.task.job.verdict import EndedWithoutReport
@@ -314,6 +317,50 @@ def test_teardown_ends_the_cluster_of_tasks_that_were_killed_or_marked(
     states[name] = "failed"
     end.execute(context_of(end))
     eventually(world.nothing_is_left)
+
+
+def test_who_releases_a_shared_cluster_drops_what_tasks_hold_that_have_ended(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They were killed, say, and released nothing. The setup's hold is there until the teardown."""
+    states: dict[str, dict[str, str]] = {
+        "r": {"t": "failed", "t_3": "running", "make": "success"},
+        "gone": {},
+    }
+    asked: list[dict[str, Any]] = []
+
+    def get_task_states(**given: Any) -> dict[str, dict[str, str]]:
+        asked.append(given)
+        return states
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None, raising=False)
+    monkeypatch.setattr(task_runner.RuntimeTaskInstance, "get_task_states", get_task_states)
+    world.wait_for_cluster(world.tracker("own", name="backfill"))
+    [own] = ray_job.holding_tasks(world.job).values()
+    cluster = f"kuberay:{CONNECTION}@kubernetes_default/ml/backfill"
+    setup = Holder("d/r/make/-1", 1, outlives_task=True)
+    killed, runs, deleted = (Holder(f"d/{task}", 1) for task in ("r/t/-1", "r/t/3", "gone/t/-1"))
+    for holder in (setup, killed, runs, deleted):
+        RayHook.to_cluster(cluster, holder).hold()
+    RayHook.to_cluster(cluster, Holder(own, 1)).release(find_ended)
+    assert asked == [{"dag_id": "d", "run_ids": ["gone", "r"], "task_ids": ["t"]}]
+    left = {ray_job.hash_of(holder.task) for holder in (setup, runs, deleted)}
+    assert ray_job.holds(world.job).keys() == left
+    for holder in (runs, deleted, setup):
+        assert not world.nothing_is_left()
+        RayHook.to_cluster(cluster, holder).release(find_ended)
+    eventually(world.nothing_is_left)
+
+
+def test_airflow_that_cannot_be_asked_leaves_every_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert find_ended(["d/r/t/-1"]) == []  # by hand, without Airflow
+
+    def fail(**given: Any) -> None:
+        raise AirflowRuntimeError(ErrorResponse())
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None, raising=False)
+    monkeypatch.setattr(task_runner.RuntimeTaskInstance, "get_task_states", fail)
+    assert find_ended(["d/r/t/-1"]) == []
 
 
 def test_cluster_of_another_template_is_not_shared(world: World) -> None:

@@ -26,6 +26,7 @@ from tests.support import stub_engine
 from tests.support.in_process import InProcess, answer_with, changed, job_of, run_in_process
 from tests.support.waiting import wait_for
 
+GATES_OF_COST = [{"of": "cost", "max": 0.5}]
 #: Of a job's rows.
 ROWS, BATCH = 40, 10
 
@@ -357,3 +358,26 @@ def test_without_a_price_no_cost_is_kept(job: SliceJob, clock: Clock) -> None:
 
     report = run_in_process(changed(job, engine__gpu_hour_price=None), InProcess(before_batch=no_files))
     assert (report.cost, report.gpu_seconds) == (None, pytest.approx(800, abs=1))
+
+
+def test_rows_keep_their_cost_while_a_version_without_them_is_published(tmp_path: Path, clock: Clock) -> None:
+    """A late file is taken away and comes back; the version between is another run's."""
+    (tmp_path / "in").mkdir()
+    pq.write_table(pa.table({"name": ["a", "b"]}), tmp_path / "in" / "0.parquet")
+    job = job_of(
+        input_path=f"{tmp_path}/in/", output_path=f"{tmp_path}/out", rerun__on_input_change="extend",
+        quality__gates=GATES_OF_COST, engine=f"{__name__}:GpuEngine", engine__gpu_hour_price=1.8,
+    )  # fmt: skip
+    cheap, dear = (InProcess(batch=10, before_batch=clock.pass_(seconds)) for seconds in (1, 1000))
+    assert run_in_process(job, cheap).published_version == 1
+    late = tmp_path / "in" / "1.parquet"
+    pq.write_table(pa.table({"name": ["c", "d"]}), late)
+    with pytest.raises(SliceError, match="cost is 1"):
+        run_in_process(job, dear)
+    away = late.rename(tmp_path / late.name)
+    assert run_in_process(changed(job, rerun__force=True), cheap).published_version == 2
+    away.rename(late)
+    asked = cheap.answered
+    with pytest.raises(SliceError, match="cost is 1"):
+        run_in_process(job, cheap)
+    assert cheap.answered == asked

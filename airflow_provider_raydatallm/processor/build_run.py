@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -192,6 +192,8 @@ class BuildRun:
         past = newest_throughput(build.job) if build.finish_by is not None else None
         if has_rejections(build.folders.metadata):
             held_by.take_no_earlier_answers()
+        if build.job.golden_path is not None:
+            build.checkpoint.save_start(self.lease.epoch, meter.began)
         self.spending.begin_engine()
         if not rows.is_probe:  # the slice is answered
             self._check_cost()
@@ -321,10 +323,16 @@ class BuildRun:
         if self.lease.superseded:
             raise NumberTakenError(f"another run published {self.build.folders.table.url} meanwhile")
 
-    def _hear_of_golden(self, verdicts: Sequence[GateVerdict]) -> None:
+    def _hear_of_golden(self, answered_by: Set[int], verdicts: Sequence[GateVerdict]) -> None:
+        """:param answered_by: epochs of the runs whose answers count."""
+        build = self.build
         said = {verdict.verdict for verdict in verdicts if verdict.of == "golden"}
-        if said & {"failed", "held"} and self.meter.finished_rows and self.build.inference is not None:
-            self.build.inference.engine.doubt_answers(self.meter.began)
+        if build.inference is None or not said & {"failed", "held"}:
+            return
+        starts = build.checkpoint.starts()
+        if self.lease.epoch in starts:  # else they said so before
+            epochs = {*answered_by, self.lease.epoch} & starts.keys()
+            build.inference.engine.doubt_answers(min(starts[epoch] for epoch in epochs))
 
     def stage(
         self, state: CheckpointState, figures: Mapping[str, ProbeFigures], keep_days: float
@@ -336,6 +344,7 @@ class BuildRun:
         if carried_over is None and state.ledger.rows.carried.any():  # one of the fragments was damaged
             raise NumberTakenError("rows of the published version are to be copied again")
         rejections = build.checkpoint.rejections(state.honoured) if build.job.quality.gates else 0
+        hear = partial(self._hear_of_golden, state.ledger.rows.run_epochs)
 
         def report_of(totals: Totals, files: Sequence[str]) -> Report:
             meter.record_publish_time(time.monotonic() - started)
@@ -363,7 +372,7 @@ class BuildRun:
                     **counted(build.job, published, totals, carried_over),
                 }
             )
-            gates = pass_gates(build.job, replace(slice_, rejections=rejections), self._hear_of_golden)
+            gates = pass_gates(build.job, replace(slice_, rejections=rejections), hear)
             return report.model_copy(update={"gates": gates})
 
         fields = build.shape.fields

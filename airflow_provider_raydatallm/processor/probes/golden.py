@@ -145,19 +145,23 @@ class GoldenRows(Probe):
 
     def _lowest_accuracy(self, are_right: Sequence[bool], of_slice: Answered) -> float:
         """Returns the lowest accuracy beside any of the slice's answers that count. It is noted with those of
-        the newest run, for who adds answers of another model to them. A row that an earlier run did not ask,
-        or which had another right answer then, counts as right."""
+        each run that had none so far, for who adds answers of another model to them. A row that an earlier
+        run did not ask, or which had another right answer then, counts as right."""
         keys = [
-            short_hash([repr(value) for value in row.values()])
+            short_hash([str(value) for value in row.values()])  # also where their file is of another format
             for rows in self._read(self.plan.columns)
             for row in rows.to_pylist()
         ]
         checkpoint, epochs = of_slice.checkpoint, of_slice.ledger.rows.run_epochs
         noted = checkpoint.wrong_golden_rows()
-        wrong = {key for key, is_right in zip(keys, are_right, strict=True) if not is_right}
-        if epochs and not wrong <= noted.get(max(epochs), set()):
-            noted[max(epochs)] = noted.get(max(epochs), frozenset()) | wrong
-            checkpoint.save_wrong_golden_rows(max(epochs), noted[max(epochs)])
+        told_apart = list(zip(keys, are_right, strict=True))
+        right = {key for key, is_right in told_apart if is_right}  # one of equal rows is enough
+        wrong = {key for key, is_right in told_apart if not is_right} - right
+        for epoch in epochs:
+            known = noted.get(epoch)
+            if known is None or (epoch == max(epochs) and not wrong <= known):
+                noted[epoch] = (known or frozenset()) | wrong
+                checkpoint.save_wrong_golden_rows(epoch, noted[epoch])
         told = [sum(key not in noted[epoch] for key in keys) for epoch in epochs & noted.keys()]
         return min([sum(are_right), *told]) / len(keys)
 

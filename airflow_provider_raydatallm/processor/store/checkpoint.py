@@ -26,8 +26,10 @@ from airflow_provider_raydatallm.processor.store.file_names import (
     cost_of_epoch,
     epoch_of_cost,
     epoch_of_golden,
+    epoch_of_start,
     golden_of_epoch,
     input_of_plan,
+    start_of_epoch,
 )
 from airflow_provider_raydatallm.processor.store.forced import plans_of_forced
 from airflow_provider_raydatallm.processor.store.fragments import fragment_ranges
@@ -49,7 +51,7 @@ from airflow_provider_raydatallm.processor.store.rejections import Rejection, re
 from airflow_provider_raydatallm.processor.store.spans import Spans, merge_spans
 from airflow_provider_raydatallm.processor.store.versions import Version
 
-_COST = TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)], config=ConfigDict(strict=True))
+_POSITIVE = TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)], config=ConfigDict(strict=True))
 _ROW_KEYS = TypeAdapter(list[str], config=ConfigDict(strict=True))
 _NO_SPANS = np.empty((0, 2), np.int64)
 #: In the document of a plan, beside the plan: the arguments that decide answers.
@@ -346,11 +348,23 @@ class Checkpoint:
             epoch = epoch_of_cost(name)
             if epoch is not None and (epoch > published or epoch in answered_by):
                 with contextlib.suppress(CorruptFileError, pydantic.ValidationError):
-                    kept[epoch] = _COST.validate_python(self.store.read_document(f"{self.folder}/{name}"))
+                    kept[epoch] = _POSITIVE.validate_python(self.store.read_document(f"{self.folder}/{name}"))
         return kept
 
     def save_cost(self, epoch: int, cost: float) -> None:
         self.store.put_document(f"{self.folder}/{cost_of_epoch(epoch)}", cost)
+
+    def starts(self) -> dict[int, float]:
+        """When runs began to ask, in epoch seconds, by the epochs of their leases."""
+        kept = {}
+        for name in self.store.names(self.folder):
+            if (epoch := epoch_of_start(name)) is not None:
+                with contextlib.suppress(CorruptFileError, pydantic.ValidationError):
+                    kept[epoch] = _POSITIVE.validate_python(self.store.read_document(f"{self.folder}/{name}"))
+        return kept
+
+    def save_start(self, epoch: int, seconds: float) -> None:
+        self.store.put_document(f"{self.folder}/{start_of_epoch(epoch)}", seconds)
 
     def wrong_golden_rows(self) -> dict[int, frozenset[str]]:
         """Those that were wrong beside the answers of runs, by the epochs of these."""

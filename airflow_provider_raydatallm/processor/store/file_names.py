@@ -33,6 +33,7 @@ _CHECKPOINT_PLAN = re.compile(r"plan-([0-9a-f]{16})-[0-9a-f]{16}\.json")
 _REJECTION = re.compile(rf"again-({NUMBER}-[0-9a-f]{{8}})\.json")
 _COST = re.compile(rf"cost-({NUMBER})\.json")
 _GOLDEN = re.compile(rf"golden-({NUMBER})\.json")
+_STARTED = re.compile(rf"started-({NUMBER})\.json")
 _FRAGMENT = re.compile(rf"[a-z0-9-]+-e({NUMBER})-[0-9a-f]{{16}}\.arrow")
 _FORCED = re.compile(rf"forced-({NUMBER})-[0-9a-f]{{8}}\.json")
 _FORCED_QUESTION = re.compile(rf"([0-9a-f]{{16}})-forced-{NUMBER}")
@@ -128,10 +129,20 @@ def epoch_of_golden(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def start_of_epoch(epoch: int) -> str:
+    """The file in a checkpoint that says when the run of a lease began to ask."""
+    return f"started-{epoch:06}.json"
+
+
+def epoch_of_start(name: str) -> int | None:
+    match = _STARTED.fullmatch(name)
+    return int(match[1]) if match else None
+
+
 def epoch_in_checkpoint(name: str) -> int | None:
     """The epoch of the run that wrote a file of a checkpoint, or of the version that it is of; None where its
     name has none."""
-    matches = (pattern.fullmatch(name) for pattern in (_FRAGMENT, _COST, _GOLDEN, _FORCED))
+    matches = (pattern.fullmatch(name) for pattern in (_FRAGMENT, _COST, _GOLDEN, _STARTED, _FORCED))
     return next((int(match[1]) for match in matches if match), None)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -136,10 +137,14 @@ def find_ended(tasks: Collection[str]) -> list[str]:
         except AirflowRuntimeError as e:
             logger.warning("Cannot ask Airflow which tasks of %s have ended; their holds stay: %s", dag_id, e)
             continue
-        for task, (run_id, task_id, map_index) in instances.items():
-            name = task_id if map_index < 0 else f"{task_id}_{map_index}"
+        names = {
+            task: (run_id, task_id if map_index < 0 else f"{task_id}_{map_index}")
+            for task, (run_id, task_id, map_index) in instances.items()
+        }
+        count = Counter(names.values())  # another task may have the name of a mapped task's instance
+        for task, (run_id, name) in names.items():
             state = (states.get(run_id) or {}).get(name)
-            if getattr(state, "value", state) in ENDED:
+            if getattr(state, "value", state) in ENDED and count[run_id, name] == 1:
                 ended.append(task)
     return ended
 

@@ -352,6 +352,15 @@ def test_who_releases_a_shared_cluster_drops_what_tasks_hold_that_have_ended(
     eventually(world.nothing_is_left)
 
 
+def test_task_that_is_called_as_anothers_mapped_instance_keeps_its_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None, raising=False)
+    states = {"r": {"t_3": "success", "u": "success"}}
+    monkeypatch.setattr(task_runner.RuntimeTaskInstance, "get_task_states", lambda **given: states)
+    assert find_ended(["d/r/t/3", "d/r/t_3/-1", "d/r/u/-1"]) == ["d/r/u/-1"]
+
+
 def test_airflow_that_cannot_be_asked_leaves_every_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     assert find_ended(["d/r/t/-1"]) == []  # by hand, without Airflow
 

@@ -144,6 +144,36 @@ def test_other_slices_do_not_get_what_golden_rows_speak_against(
     assert all(began < since < time.time() for since in told)
 
 
+def killed(job: SliceJob, model: Model) -> None:
+    """A run that answers the slice's rows, and not its golden ones."""
+
+    def die(batch: pa.Table) -> None:
+        if any('"1000"' in text for text in batch["__request"].to_pylist()):
+            raise KeyboardInterrupt
+
+    model.before_batch = die
+    with pytest.raises(KeyboardInterrupt):
+        run(job, model)
+    model.before_batch = lambda batch: None
+
+
+def test_answers_of_a_run_that_was_killed_before_its_golden_rows_count_as_those_of_the_next(
+    job: SliceJob, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(Engine, "doubt_answers", lambda engine, since: told.append(since))
+    began = time.time()
+    killed(job, model)
+    first_ended = time.time()
+    late = add(job, ["7"])
+    stopped(job, model)
+    assert began < min(told) < first_ended  # other slices get none of that run's either
+    model.mend()
+    late.unlink()
+    add(job, ["8"])
+    stopped(job, model)
+
+
 def test_all_rows_asked_again_pass(job: SliceJob, model: Model) -> None:
     stopped(job, model)
     model.mend()

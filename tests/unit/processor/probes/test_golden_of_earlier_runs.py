@@ -18,6 +18,9 @@ from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
 from airflow_provider_raydatallm.processor.engines.base import Engine
 from airflow_provider_raydatallm.processor.publish.staged_commands import publish_approved
+from airflow_provider_raydatallm.processor.storage.store import Store
+from airflow_provider_raydatallm.processor.store.file_names import golden_of_epoch
+from airflow_provider_raydatallm.processor.store.leftovers import remove_rows
 from tests.support.in_process import InProcess, answer_with, changed, job_of
 from tests.support.in_process import run_in_process as run
 
@@ -203,3 +206,28 @@ def test_version_of_another_input_that_is_published_meanwhile_changes_nothing(
     assert run(retry(job, model), model).published_version == 2
     away.rename(late)
     stopped(job, model)
+
+
+def test_rows_that_a_stopped_run_took_over_are_published_with_others(job: SliceJob, model: Model) -> None:
+    """They are those of a version that passed, whichever run copied them."""
+    model.says, model.fails = "good", ""
+    assert run(job, model).published_version == 1
+    late = add(job, ["7"])
+    model.says = "broken"
+    stopped(job, model)
+    model.mend()
+    late.unlink()
+    add(job, ["8"])
+    report = run(job, model)
+    assert (report.published_version, report.golden and report.golden.lowest) == (2, None)
+    assert set(answers(job)) == {"good"}
+
+
+def test_what_speaks_against_answers_is_removed_after_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    removed: list[str] = []
+    monkeypatch.setattr(Store, "remove_all", lambda store, names: removed.extend(names))
+    note, rows = f"q/{golden_of_epoch(1)}", "q/rows-mixed-1-e000001-0123456789abcdef.arrow"
+    remove_rows(Store(str(tmp_path)), [note, rows])
+    assert removed == [rows, note]

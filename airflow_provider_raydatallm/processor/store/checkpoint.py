@@ -8,10 +8,10 @@ gets. Damaged files are renamed with a warning; their rows are missing then, and
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 import pydantic
@@ -19,7 +19,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from airflow_provider_raydatallm.processor.input.listing import Listing
 from airflow_provider_raydatallm.processor.input.plan import Plan
-from airflow_provider_raydatallm.processor.storage.store import CorruptFileError, Store
+from airflow_provider_raydatallm.processor.storage.store import DOCUMENT_BYTES, CorruptFileError, Store
 from airflow_provider_raydatallm.processor.store.file_names import (
     CHECKPOINT,
     PLAN_BYTES,
@@ -50,6 +50,8 @@ from airflow_provider_raydatallm.processor.store.ledger import (
 from airflow_provider_raydatallm.processor.store.rejections import Rejection, read_rejections
 from airflow_provider_raydatallm.processor.store.spans import Spans, merge_spans
 from airflow_provider_raydatallm.processor.store.versions import Version
+
+T = TypeVar("T")
 
 _POSITIVE = TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)], config=ConfigDict(strict=True))
 _ROW_KEYS = TypeAdapter(list[str], config=ConfigDict(strict=True))
@@ -342,42 +344,39 @@ class Checkpoint:
 
         :param answered_by: epochs of those that count, whenever they ran.
         """
-        kept = {}
         published = self.base.epoch if self.base is not None else 0
-        for name in self.store.names(self.folder):
-            epoch = epoch_of_cost(name)
-            if epoch is not None and (epoch > published or epoch in answered_by):
-                with contextlib.suppress(CorruptFileError, pydantic.ValidationError):
-                    kept[epoch] = _POSITIVE.validate_python(self.store.read_document(f"{self.folder}/{name}"))
-        return kept
+        kept = self._of_epochs(epoch_of_cost, _POSITIVE)
+        return {epoch: cost for epoch, cost in kept.items() if epoch > published or epoch in answered_by}
 
     def save_cost(self, epoch: int, cost: float) -> None:
         self.store.put_document(f"{self.folder}/{cost_of_epoch(epoch)}", cost)
 
     def starts(self) -> dict[int, float]:
         """When runs began to ask, in epoch seconds, by the epochs of their leases."""
-        kept = {}
-        for name in self.store.names(self.folder):
-            if (epoch := epoch_of_start(name)) is not None:
-                with contextlib.suppress(CorruptFileError, pydantic.ValidationError):
-                    kept[epoch] = _POSITIVE.validate_python(self.store.read_document(f"{self.folder}/{name}"))
-        return kept
+        return self._of_epochs(epoch_of_start, _POSITIVE)
 
     def save_start(self, epoch: int, seconds: float) -> None:
         self.store.put_document(f"{self.folder}/{start_of_epoch(epoch)}", seconds)
 
     def wrong_golden_rows(self) -> dict[int, frozenset[str]]:
         """Those that were wrong beside the answers of runs, by the epochs of these."""
-        kept = {}
-        for name in self.store.names(self.folder):
-            if (epoch := epoch_of_golden(name)) is not None:
-                with contextlib.suppress(CorruptFileError, pydantic.ValidationError):
-                    body = self.store.read_document(f"{self.folder}/{name}", PLAN_BYTES)
-                    kept[epoch] = frozenset(_ROW_KEYS.validate_python(body))
-        return kept
+        kept = self._of_epochs(epoch_of_golden, _ROW_KEYS, PLAN_BYTES)
+        return {epoch: frozenset(rows) for epoch, rows in kept.items()}
 
     def save_wrong_golden_rows(self, epoch: int, rows: Set[str]) -> None:
         self.store.put_document(f"{self.folder}/{golden_of_epoch(epoch)}", sorted(rows))
+
+    def _of_epochs(
+        self, epoch_of: Callable[[str], int | None], body: TypeAdapter[T], max_bytes: int = DOCUMENT_BYTES
+    ) -> dict[int, T]:
+        """Returns the documents of a kind, without those that cannot be read."""
+        kept = {}
+        for name in self.store.names(self.folder):
+            if (epoch := epoch_of(name)) is not None:
+                with contextlib.suppress(CorruptFileError, pydantic.ValidationError):
+                    read = self.store.read_document(f"{self.folder}/{name}", max_bytes)
+                    kept[epoch] = body.validate_python(read)
+        return kept
 
     @property
     def _carried_over_name(self) -> str:

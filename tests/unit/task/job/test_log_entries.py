@@ -104,7 +104,7 @@ def test_hostile_line_takes_no_time(part: str) -> None:
     began = time.process_time()
     may_explain_failure(entry_of(line).text)
     own_entry(format_lines("INFO", "k", line, 0.0))
-    assert time.process_time() - began < 1  # a pattern that looks back takes minutes
+    assert time.process_time() - began < 5  # a pattern that looks back takes minutes
 
 
 def test_long_line_is_cut() -> None:

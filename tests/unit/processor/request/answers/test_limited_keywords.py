@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,15 +67,21 @@ def test_items_are_unique_as_json_schema_has_it(items: list[Any]) -> None:
     assert is_valid != any(are_equal(*pair) for pair in itertools.combinations(items, 2))
 
 
-@pytest.mark.slow
 def test_answer_whose_checks_double_with_each_level_is_invalid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limited_keywords, "_SECONDS", (0.4, 0.01))
+    looks = itertools.count()
+    #: A second passes between two looks.
+    monkeypatch.setattr(limited_keywords, "time", SimpleNamespace(thread_time=lambda: float(next(looks))))
+    monkeypatch.setattr(limited_keywords, "_SECONDS", (32, 4))
     answers = AnswerSchema(BRANCHES)
-    began = time.thread_time()
-    for _ in range(20):
+
+    def looks_at(answer: str) -> int:
+        before = next(looks)
         with pytest.raises(InvalidOutput, match="takes too long to check by output_schema"):
-            answers.parse(nested(2, 40))
-    assert time.thread_time() - began < 3  # each halves the limit of later ones
+            answers.parse(answer)
+        return next(looks) - before
+
+    # Each halves the limit of later ones. A row's start is a look, too.
+    assert [looks_at(nested(2, 40)) - 2 for _ in range(6)] == [32, 16, 8, 4, 4, 4]
     assert answers.parse(nested(1, 40)) == nested(1, 40)
 
 

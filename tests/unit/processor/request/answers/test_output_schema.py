@@ -152,7 +152,7 @@ def test_pattern_that_backtracks_costs_its_row_and_little_time(schema: dict[str,
     for _ in range(20):
         with pytest.raises(InvalidOutput):
             answers.parse(hostile)
-    assert time.process_time() - started < 3
+    assert time.process_time() - started < 6  # ten without the halved limits
     fine = text.replace("TEXT", "a" * 40)
     assert answers.parse(fine) in (fine, json.loads(fine))
 

@@ -15,7 +15,7 @@ def get_provider_info() -> dict[str, Any]:
         "integrations": [
             {"integration-name": _NAME, "external-doc-url": "https://docs.ray.io/", "tags": ["service"]}
         ],
-        "operators": _modules("operators.ray_llm_batch"),
+        "operators": _modules("operators.ray_llm_batch", "operators.ray_cluster"),
         "sensors": _modules("sensors.ray_llm_slice"),
         "hooks": _modules("hooks.ray"),
         "triggers": _modules("triggers.ray_job", "triggers.slice_published", "triggers.submission_turn"),

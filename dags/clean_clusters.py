@@ -1,23 +1,24 @@
-"""Removes once a day what KubeRay keeps of Ray clusters that have ended while their tasks were gone.
+"""Ends once an hour the Ray clusters whose tasks have ended and left them.
 
-Tasks remove their own; this is for those whose Airflow died, or whose run was deleted, in between.
+Tasks end their own; this is for those that were killed or marked, or whose Airflow died.
 """
 
 from __future__ import annotations
 
 import pendulum
-from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import dag
+
+from airflow_provider_raydatallm.operators.ray_cluster import CleanRayClustersOperator
 
 
 @dag(
-    schedule="@daily",
+    schedule="@hourly",
     start_date=pendulum.datetime(2026, 1, 1, tz="UTC"),
     catchup=False,
     tags=["ray-llm"],
 )
 def clean_clusters() -> None:
-    BashOperator(task_id="clean", bash_command="airflow-ray-llm clusters clean --namespace ml", retries=2)
+    CleanRayClustersOperator(task_id="clean", namespace="ml", retries=2)
 
 
 clean_clusters()

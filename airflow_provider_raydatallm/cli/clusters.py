@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING
@@ -50,6 +50,8 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _end(args: argparse.Namespace) -> int:
+    from airflow_provider_raydatallm.clusters.kuberay import made_clusters
+
     if bool(args.names) == args.all:
         given = f"{', '.join(args.names)} and --all" if args.all else "neither a name nor --all"
         raise SliceError(f"`clusters end` has {given}", kind="input", advice="Name clusters, or pass --all")
@@ -58,11 +60,20 @@ def _end(args: argparse.Namespace) -> int:
     if unknown := [name for name in args.names if name not in known]:
         names = ", ".join(known) or "none"
         raise SliceError(f"there is no Ray cluster {unknown[0]!r}; there are: {names}", kind="input")
-    return _remove(args, [cluster for cluster in found if args.all or cluster.name in args.names])
+
+    def end() -> Iterator[MadeCluster]:
+        for cluster in found:
+            if args.all or cluster.name in args.names:
+                made_clusters.end(args.kubernetes_conn_id, args.namespace, cluster)
+                yield cluster
+
+    return _tell(args, end())
 
 
 def _clean(args: argparse.Namespace) -> int:
-    return _remove(args, [cluster for cluster in _find(args) if cluster.has_ended])
+    from airflow_provider_raydatallm.clusters.kuberay import made_clusters
+
+    return _tell(args, made_clusters.clean(args.kubernetes_conn_id, args.namespace))
 
 
 def _find(args: argparse.Namespace) -> list[MadeCluster]:
@@ -72,16 +83,14 @@ def _find(args: argparse.Namespace) -> list[MadeCluster]:
         return made_clusters.find(args.kubernetes_conn_id, args.namespace)
 
 
-def _remove(args: argparse.Namespace, clusters: Sequence[MadeCluster]) -> int:
-    from airflow_provider_raydatallm.clusters.kuberay import made_clusters
-
+def _tell(args: argparse.Namespace, clusters: Iterator[MadeCluster]) -> int:
+    """Tells of each that ends, as it does."""
     ended = []
-    for cluster in clusters:
-        with _own_errors():
-            made_clusters.end(args.kubernetes_conn_id, args.namespace, cluster)
-        ended.append(cluster.name)
-        if not args.json:
-            say(f"ended {cluster.name}")
+    with _own_errors():
+        for cluster in clusters:
+            ended.append(cluster.name)
+            if not args.json:
+                say(f"ended {cluster.name}")
     if args.json:
         print_json({"ended": ended})
     return 0

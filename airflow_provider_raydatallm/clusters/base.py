@@ -57,12 +57,12 @@ class Holder:
     """A try of a task that needs a cluster. A task has one hold on it, which is its newest try's: an earlier
     one that died need not release it, and one that was thought dead and wakes up cannot.
 
-    :param outlives_task: whether it needs the cluster also when the task has ended.
+    :param until: the task whose end ends the hold, whoever releases it or not: "" its own; None: none.
     """
 
     task: str
     try_number: int
-    outlives_task: bool = False
+    until: str | None = ""
 
 
 #: Returns which of these tasks, whatever their try, have ended.
@@ -194,8 +194,7 @@ class Cluster(ABC):
         task. The last one's release ends it where the kind `ends_when_released`. A holder that dies releases
         nothing: such a kind has a lifetime, too.
 
-        :param find_ended: is asked of the other holders, which may have ended and released nothing, but for
-            those that outlive their tasks.
+        :param find_ended: is asked which other holds have ended (`Holder.until`) and were not released.
         """
 
     def held_nodes(self) -> Sequence[HeldNode]:

@@ -1,4 +1,5 @@
-"""`RayClusterOperator`: a Ray cluster for several tasks, made by a setup task and ended by its teardown."""
+"""`RayClusterOperator`: a Ray cluster for several tasks, made by a setup task and ended by its teardown.
+`CleanRayClustersOperator`: ends those that were left behind."""
 
 from __future__ import annotations
 
@@ -12,6 +13,7 @@ from airflow.sdk import BaseOperator
 
 from airflow_provider_raydatallm.clusters.base import ClusterStartingError, Holder, Order
 from airflow_provider_raydatallm.clusters.blueprint import Blueprint
+from airflow_provider_raydatallm.clusters.kuberay import made_clusters
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
     RayLLMInputError,
@@ -50,6 +52,7 @@ class RayClusterOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.cluster, self.ray_conn_id = cluster, ray_conn_id
+        self._teardown: BaseOperator | None = None
         if not isinstance(cluster, Mapping) or not cluster.get("name"):
             raise RayLLMInputError(f"{self.task_id}: cluster has no name, by which tasks could share it")
         if self.get_dag() is not None:  # whose folder has the file
@@ -57,13 +60,18 @@ class RayClusterOperator(BaseOperator):
 
     def ends(self, task_id: str, **kwargs: Any) -> BaseOperator:
         """Returns a teardown task, which runs whatever became of the tasks between them."""
-        end = _EndRayClusterOperator(task_id=task_id, setup=self, **kwargs)
-        teardown: BaseOperator = end.as_teardown(setups=self)
+        self._teardown = _EndRayClusterOperator(task_id=task_id, setup=self, **kwargs)
+        teardown: BaseOperator = self._teardown.as_teardown(setups=self)
         return teardown
 
     def execute(self, context: Context) -> str:
-        own = _key_of(context, self.task_id)
-        holder = Holder(own, context["ti"].try_number, outlives_task=True)
+        until = None
+        if self._teardown is not None:
+            until = _key_of(context, self._teardown.task_id)
+        else:
+            hours = self._order().blueprint.lifetime / 3600
+            self.log.warning("No task ends this cluster (`ends`): KubeRay does, after %g hours", hours)
+        holder = Holder(_key_of(context, self.task_id), context["ti"].try_number, until)
         hook = RayHook(self.ray_conn_id, holder, self._order)
         try:
             hook.acquire()
@@ -105,6 +113,30 @@ class _EndRayClusterOperator(BaseOperator):
                     raise
                 self.log.warning("Cannot end the cluster yet: %s", e)
                 time.sleep(_PAUSE_SECONDS)
+
+
+class CleanRayClustersOperator(BaseOperator):
+    """Ends the Ray clusters on Kubernetes whose every task has ended and released nothing, such as those that
+    were killed or marked; and removes what KubeRay keeps of clusters that it has ended.
+
+    Returns the names of both.
+
+    :param kubernetes_conn_id: connection to Kubernetes.
+    :param namespace: where the clusters are. Default: the connection's.
+    """
+
+    def __init__(
+        self, *, kubernetes_conn_id: str = "kubernetes_default", namespace: str = "", **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        self.kubernetes_conn_id, self.namespace = kubernetes_conn_id, namespace
+
+    def execute(self, context: Context) -> list[str]:
+        ended = []
+        for cluster in made_clusters.clean(self.kubernetes_conn_id, self.namespace, find_ended):
+            self.log.info("Ended Ray cluster %s, which was made for %s", cluster.name, cluster.owner)
+            ended.append(cluster.name)
+        return ended
 
 
 def _key_of(context: Context, task_id: str) -> str:

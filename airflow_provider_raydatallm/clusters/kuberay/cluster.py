@@ -187,10 +187,8 @@ class KubeRayCluster(Cluster):
         holds, version = ray_job.holds(job), str(job["metadata"]["resourceVersion"])
         if holds.get(own, 0) > holder.try_number:
             return
-        others = {task: name for task, name in ray_job.holding_tasks(job).items() if task != own}
-        gone = {own, *map(ray_job.hash_of, find_ended(others.values()) if others else ())}
-        if holds.keys() - gone:
-            dropped = {ray_job.hold_key(task): None for task in gone}
+        if needing := ray_job.needing(job, find_ended, but=own):
+            dropped = {ray_job.hold_key(task): None for task in holds.keys() - needing}
             changes = {"annotations": dropped, "resourceVersion": version}
             self._api.patch(self._name, {"metadata": changes})
         else:

@@ -1,12 +1,15 @@
-"""The clusters that tasks have had made, for people."""
+"""The clusters that tasks have had made, for people and for who cleans up."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+from airflow_provider_raydatallm.clusters.base import FindEnded, none_has_ended
 from airflow_provider_raydatallm.clusters.kuberay import ray_job
-from airflow_provider_raydatallm.clusters.kuberay.api import KubernetesApi
+from airflow_provider_raydatallm.clusters.kuberay.api import ConflictError, KubernetesApi
 from airflow_provider_raydatallm.clusters.kuberay.ray_job import RayJob
 
 
@@ -47,6 +50,23 @@ def end(conn_id: str, namespace: str, cluster: MadeCluster) -> None:
     :raises RayConnectionError, RayUnreachableError: see `find`.
     """
     KubernetesApi(conn_id, namespace).delete(cluster.name, uid=cluster.uid)
+
+
+def clean(conn_id: str, namespace: str, find_ended: FindEnded = none_has_ended) -> Iterator[MadeCluster]:
+    """Ends those whose every task has ended and released nothing, and removes what KubeRay keeps of those
+    that it has ended; yields each.
+
+    :param find_ended: see `Cluster.release`.
+    :raises RayConnectionError, RayUnreachableError: see `find`.
+    """
+    api = KubernetesApi(conn_id, namespace)
+    for job in api.find(ray_job.MANAGED)[0]:
+        if not ray_job.is_ending(job) and ray_job.needing(job, find_ended):
+            continue
+        metadata = job["metadata"]
+        with contextlib.suppress(ConflictError):  # a task needs it again, or it is another one
+            api.delete(str(metadata["name"]), str(metadata["resourceVersion"]), str(metadata["uid"]))
+            yield _made(job)
 
 
 def _made(job: RayJob) -> MadeCluster:

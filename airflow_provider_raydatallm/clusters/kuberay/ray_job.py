@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from itertools import count
 from typing import Any
 
-from airflow_provider_raydatallm.clusters.base import Holder, Order
+from airflow_provider_raydatallm.clusters.base import FindEnded, Holder, Order
 from airflow_provider_raydatallm.clusters.blueprint import API_VERSION
 
 _OWN = "airflow-ray-llm"
@@ -80,8 +80,8 @@ def hash_of(task: str) -> str:
 
 
 def hold_of(holder: Holder) -> dict[str, str]:
-    task = "" if holder.outlives_task else f" {holder.task}"
-    return {f"{_HOLD}{hash_of(holder.task)}": f"{holder.try_number}{task}"}
+    until = "" if holder.until is None else f" {holder.until or holder.task}"
+    return {f"{_HOLD}{hash_of(holder.task)}": f"{holder.try_number}{until}"}
 
 
 def holds(job: RayJob) -> dict[str, int]:
@@ -89,10 +89,15 @@ def holds(job: RayJob) -> dict[str, int]:
     return {task: int(value.partition(" ")[0]) for task, value in _holds(job).items()}
 
 
-def holding_tasks(job: RayJob) -> dict[str, str]:
-    """Returns the tasks whose end ends their holds, by their hashes."""
-    named = {task: value.partition(" ")[2] for task, value in _holds(job).items()}
-    return {task: name for task, name in named.items() if name}
+def needing(job: RayJob, find_ended: FindEnded, but: str = "") -> set[str]:
+    """Returns the hashes of the tasks whose holds have not ended.
+
+    :param but: a task that is not asked for.
+    """
+    until = {task: value.partition(" ")[2] for task, value in _holds(job).items() if task != but}
+    named = set(until.values()) - {""}
+    ended = set(find_ended(named)) if named else set()
+    return {task for task, name in until.items() if name not in ended}
 
 
 def _holds(job: RayJob) -> dict[str, str]:

@@ -7,7 +7,7 @@ import base64
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from airflow_provider_raydatallm.exceptions import (
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.ray import RayHook
 from airflow_provider_raydatallm.operators import ray_cluster
-from airflow_provider_raydatallm.operators.ray_cluster import RayClusterOperator
+from airflow_provider_raydatallm.operators.ray_cluster import CleanRayClustersOperator, RayClusterOperator
 from airflow_provider_raydatallm.task import own_xcom
 from airflow_provider_raydatallm.task.job.cancel import find_ended
 from airflow_provider_raydatallm.task.job.record import STATE_KEY
@@ -336,9 +336,9 @@ def test_who_releases_a_shared_cluster_drops_what_tasks_hold_that_have_ended(
     monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None, raising=False)
     monkeypatch.setattr(task_runner.RuntimeTaskInstance, "get_task_states", get_task_states)
     world.wait_for_cluster(world.tracker("own", name="backfill"))
-    [own] = ray_job.holding_tasks(world.job).values()
+    own = ray_job.owner_of(world.job)
     cluster = f"kuberay:{CONNECTION}@kubernetes_default/ml/backfill"
-    setup = Holder("d/r/make/-1", 1, outlives_task=True)
+    setup = Holder("d/r/make/-1", 1, until=None)
     killed, runs, deleted = (Holder(f"d/{task}", 1) for task in ("r/t/-1", "r/t/3", "gone/t/-1"))
     for holder in (setup, killed, runs, deleted):
         RayHook.to_cluster(cluster, holder).hold()
@@ -350,6 +350,58 @@ def test_who_releases_a_shared_cluster_drops_what_tasks_hold_that_have_ended(
         assert not world.nothing_is_left()
         RayHook.to_cluster(cluster, holder).release(find_ended)
     eventually(world.nothing_is_left)
+
+
+def test_clusters_that_all_their_tasks_have_left_are_ended_by_a_dag(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All were killed, say, the teardown too: nobody is left who would release it."""
+    with DAG("backfill", schedule=None):
+        cluster = {"template": CLUSTER, "namespace": "ml", "name": "backfill"}
+        make = RayClusterOperator(task_id="make", ray_conn_id=CONNECTION, cluster=cluster)
+        make.ends("end")
+        clean = CleanRayClustersOperator(task_id="clean", namespace="ml")
+    states = {"make": "success", "t": "failed", "end": None}
+
+    def get_task_states(dag_id: str, **_: Any) -> dict[str, Any]:
+        return {"r": states if dag_id == "backfill" else {"t": "up_for_retry"}}
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None, raising=False)
+    monkeypatch.setattr(task_runner.RuntimeTaskInstance, "get_task_states", get_task_states)
+    make.execute(context_of(make))
+    killed = Holder("backfill/r/t/-1", 1)
+    RayHook.to_cluster(f"kuberay:{CONNECTION}@kubernetes_default/ml/backfill", killed).hold()
+    world.wait_for_cluster(world.tracker("own"))
+    assert clean.execute(context_of(clean)) == []  # the teardown is still to come
+    states["end"] = "failed"
+    assert clean.execute(context_of(clean)) == ["backfill"]
+    eventually(lambda: len(world.kube.objects("rayjobs")) == 1)
+    assert ray_job.owner_of(world.job).startswith("own/")
+
+
+def test_cluster_that_a_task_needs_again_is_not_cleaned_up(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its task was cleared after Airflow was asked."""
+    world.wait_for_cluster(world.tracker("own"))
+
+    def find_ended(tasks: Collection[str]) -> Collection[str]:
+        world.tracker("own", try_number=2).hook.acquire()
+        return tasks
+
+    assert list(made_clusters.clean("kubernetes_default", "ml", find_ended)) == []
+    assert list(ray_job.holds(world.job).values()) == [2]
+
+
+def test_setup_without_a_teardown_says_until_when_its_cluster_stays(
+    world: World, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with DAG("backfill", schedule=None):
+        cluster = {"template": CLUSTER, "namespace": "ml", "name": "backfill", "lifetime": "90m"}
+        make = RayClusterOperator(task_id="make", ray_conn_id=CONNECTION, cluster=cluster)
+    make.execute(context_of(make))
+    assert "No task ends this cluster (`ends`): KubeRay does, after 1.5 hours" in capsys.readouterr().out
+    assert ray_job.needing(world.job, lambda tasks: tasks) == ray_job.holds(world.job).keys()
 
 
 def test_task_that_is_called_as_anothers_mapped_instance_keeps_its_hold(

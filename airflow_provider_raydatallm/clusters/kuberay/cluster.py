@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import random
 import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from functools import cached_property
 from urllib.parse import quote, unquote
 
@@ -31,8 +32,10 @@ from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreac
 
 #: Seconds for which what a cluster waits for is not asked again.
 _REASON_SECONDS = 10.0
-#: Tries to release a cluster, and seconds between two while the API server fails.
+#: Tries to release a cluster while the API server fails, and seconds between two.
 _TRIES, _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 8, 0.2, 3.0
+#: For so long it is released while others change it.
+_RELEASE_SECONDS = 60.0
 #: Of its own that a task finds taken by others.
 _MOST_NAMES = 5
 _waiting: dict[str, tuple[float, Waiting]] = {}
@@ -162,37 +165,62 @@ class KubeRayCluster(Cluster):
         return list(filter(None, map(held_node, self._api.pods(f"ray.io/cluster={cluster}"))))
 
     def release(self, holder: Holder | None, find_ended: FindEnded = none_has_ended) -> None:
-        """Asks again where the API server fails for a moment: a shared cluster would wait for this holder."""
+        """Asks again where the API server fails for a moment: a shared cluster would wait for this holder.
+        Many may release it at once."""
         if holder is None:
             return
-        pause_s = _FIRST_PAUSE_S
-        for tries_left in reversed(range(_TRIES)):
+        pause_s, tries, until = _FIRST_PAUSE_S, _TRIES, time.monotonic() + _RELEASE_SECONDS
+        while True:
             try:
-                self._release(holder, find_ended)
+                job = self._drop_hold(holder)
+                break
             except RayUnreachableError as e:
-                if not tries_left:
+                is_conflict = isinstance(e, ConflictError)
+                tries -= not is_conflict
+                if not tries or time.monotonic() > until:
                     raise
-                if not isinstance(e, ConflictError):
-                    time.sleep(pause_s)
-                    pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            else:
-                return
+            time.sleep(random.uniform(0, pause_s) if is_conflict else pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        if job is not None:
+            self._drop_ended(job, find_ended)
 
-    def _release(self, holder: Holder, find_ended: FindEnded) -> None:
-        """:raises ConflictError: when somebody else has changed it meanwhile."""
+    def _drop_hold(self, holder: Holder) -> RayJob | None:
+        """Returns what others still hold.
+
+        :raises ConflictError: when somebody else has changed it meanwhile.
+        """
         own = ray_job.hash_of(holder.task)
         job = self._api.get(self._name)
         if job is None or not ray_job.is_ours(job) or "deletionTimestamp" in job["metadata"]:
-            return
-        holds, version = ray_job.holds(job), str(job["metadata"]["resourceVersion"])
-        if holds.get(own, 0) > holder.try_number:
-            return
-        if needing := ray_job.needing(job, find_ended, but=own):
-            dropped = {ray_job.hold_key(task): None for task in holds.keys() - needing}
-            changes = {"annotations": dropped, "resourceVersion": version}
-            self._api.patch(self._name, {"metadata": changes})
-        else:
+            return None
+        return None if ray_job.holds(job).get(own, 0) > holder.try_number else self._drop(job, {own})
+
+    def _drop_ended(self, job: RayJob, find_ended: FindEnded) -> None:
+        """Drops what others hold whose tasks have ended. Who changes the holds meanwhile does it in turn."""
+        holds = ray_job.holds(job)
+        latest: RayJob | None = job
+        while latest is not None and ray_job.holds(latest) == holds:
+            try:
+                self._drop(latest, holds.keys() - ray_job.needing(latest, find_ended))
+                return
+            except ConflictError:  # KubeRay writes there, too
+                latest = self._api.get(self._name)
+
+    def _drop(self, job: RayJob, tasks: Set[str]) -> RayJob | None:
+        """Drops holds; ends the cluster when no other is left, else returns what it is now.
+
+        :raises ConflictError: when somebody else has changed it since.
+        """
+        version = str(job["metadata"]["resourceVersion"])
+        if not ray_job.holds(job).keys() - tasks:
             self._api.delete(self._name, version)
+            return None
+        if not tasks:
+            return job
+        dropped = {ray_job.hold_key(task): None for task in tasks}
+        changes = {"annotations": dropped, "resourceVersion": version}
+        patched: RayJob | None = self._api.patch(self._name, {"metadata": changes})
+        return patched
 
     def describe(self, check: Callable[[Access], tuple[bool, str]]) -> tuple[bool, str]:
         return True, "Tasks have their Ray clusters made by KubeRay: their argument `cluster` says how"

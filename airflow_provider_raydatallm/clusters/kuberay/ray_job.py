@@ -89,12 +89,9 @@ def holds(job: RayJob) -> dict[str, int]:
     return {task: int(value.partition(" ")[0]) for task, value in _holds(job).items()}
 
 
-def needing(job: RayJob, find_ended: FindEnded, but: str = "") -> set[str]:
-    """Returns the hashes of the tasks whose holds have not ended.
-
-    :param but: a task that is not asked for.
-    """
-    until = {task: value.partition(" ")[2] for task, value in _holds(job).items() if task != but}
+def needing(job: RayJob, find_ended: FindEnded) -> set[str]:
+    """Returns the hashes of the tasks whose holds have not ended."""
+    until = {task: value.partition(" ")[2] for task, value in _holds(job).items()}
     named = set(until.values()) - {""}
     ended = set(find_ended(named)) if named else set()
     return {task for task, name in until.items() if name not in ended}

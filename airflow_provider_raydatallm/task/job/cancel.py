@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -121,30 +121,26 @@ def find_ended(tasks: Collection[str]) -> list[str]:
 
     if not hasattr(task_runner, "SUPERVISOR_COMMS"):
         return []  # an operator that is run by hand: Airflow does not know of it
-    by_dag: dict[str, dict[str, tuple[str, str, int]]] = {}
+    asked: dict[tuple[str, str], dict[tuple[str, int], str]] = defaultdict(dict)
     for task in tasks:
-        dag_id, _, rest = task.partition("/")
-        run_id, task_id, index = rest.rsplit("/", 2)
-        by_dag.setdefault(dag_id, {})[task] = (run_id, task_id, int(index))
+        with contextlib.suppress(ValueError):  # what nobody of ours has written
+            dag_id, _, rest = task.partition("/")
+            run_id, task_id, index = rest.rsplit("/", 2)
+            asked[dag_id, task_id][run_id, int(index)] = task
     ended = []
-    for dag_id, instances in by_dag.items():
+    # One by one: in an answer about several, the name of a mapped task's instance may be another task's.
+    for (dag_id, task_id), instances in asked.items():
         try:
             states = task_runner.RuntimeTaskInstance.get_task_states(
-                dag_id=dag_id,
-                run_ids=sorted({run_id for run_id, _, _ in instances.values()}),
-                task_ids=sorted({task_id for _, task_id, _ in instances.values()}),
+                dag_id=dag_id, run_ids=sorted({run_id for run_id, _ in instances}), task_ids=[task_id]
             )
         except AirflowRuntimeError as e:
             logger.warning("Cannot ask Airflow which tasks of %s have ended; their holds stay: %s", dag_id, e)
             continue
-        names = {
-            task: (run_id, task_id if map_index < 0 else f"{task_id}_{map_index}")
-            for task, (run_id, task_id, map_index) in instances.items()
-        }
-        count = Counter(names.values())  # another task may have the name of a mapped task's instance
-        for task, (run_id, name) in names.items():
+        for (run_id, map_index), task in instances.items():
+            name = task_id if map_index < 0 else f"{task_id}_{map_index}"
             state = (states.get(run_id) or {}).get(name)
-            if getattr(state, "value", state) in ENDED and count[run_id, name] == 1:
+            if getattr(state, "value", state) in ENDED:
                 ended.append(task)
     return ended
 

@@ -88,9 +88,11 @@ class Order:
 
 @dataclass(frozen=True)
 class Gateway:
-    """What passes calls on to a cluster, and asks who makes them. Paths are absolute.
+    """What passes calls on to a cluster, and asks who makes them; what stands in `Authorization` it keeps to
+    itself. Paths are absolute.
 
     :param headers: that it wants with each call.
+    :param server_name: that its certificate has, if not its address'.
     :param proxy: by which it is reached.
     """
 
@@ -99,6 +101,7 @@ class Gateway:
     ca_file: str | None = None
     client_cert: str | None = None
     client_key: str | None = None
+    server_name: str | None = None
     proxy: str | None = field(default=None, repr=False)
 
 

@@ -44,8 +44,8 @@ class Token(NamedTuple):
 class TokenAuth(httpx.Auth):
     """Sends the token with each request, and reads its file again for each, as tokens are rotated.
 
-    When the connection's headers hold an `Authorization` for a proxy in front of the cluster, the token goes
-    into `X-Ray-Authorization`, which Ray reads when the proxy has removed the other.
+    When the connection's headers hold an `Authorization` for a proxy in front of the cluster, or a gateway
+    is there, the token goes into `X-Ray-Authorization`, which Ray reads when that has removed the other.
     """
 
     def __init__(self, settings: RaySettings) -> None:
@@ -69,12 +69,15 @@ class TokenAuth(httpx.Auth):
         return token.value
 
     def _signed(self, request: httpx.Request, token: str | None) -> httpx.Request:
+        if self._settings.server_name:
+            request.extensions["sni_hostname"] = self._settings.server_name
         if token is None or _origin(request.url) != _origin(self._address):
             return request
         if is_unencrypted(self._address) and str(self._address) not in _unencrypted:
             _unencrypted.add(str(self._address))
             log.warning("%s: %s", self._settings.label, UNENCRYPTED.format(self._settings.address))
-        name = "X-Ray-Authorization" if "Authorization" in request.headers else "Authorization"
+        is_taken = self._settings.has_gateway or "Authorization" in request.headers
+        name = "X-Ray-Authorization" if is_taken else "Authorization"
         request.headers[name] = f"Bearer {token}"
         return request
 

@@ -74,6 +74,10 @@ class RaySettings:
     driver_resources: Mapping[str, Any] = field(default_factory=dict)
     #: Use the environment's proxies and token; False for a cluster with a token of its own.
     use_environment: bool = True
+    #: Whether something on the way keeps `Authorization` to itself.
+    has_gateway: bool = False
+    #: That the certificate has, if not the address'.
+    server_name: str | None = None
     #: What errors call the connection.
     label: str = "the connection"
     #: Identity of the cluster that the connection means.
@@ -132,12 +136,12 @@ class RaySettings:
             return replace(self, address=access.address)
         if not access.is_passing:
             # Airflow's masker takes longer with each secret that the process ever knew: half a second for the
-            # 400th. Nothing here shows a token, and a job removes its cluster's from what it prints.
+            # 400th. Nothing here shows a token, not a gateway's either, which may change each minute; and a
+            # job removes its cluster's from what it prints.
             mask(access.token)
         on_the_way: dict[str, Any] = {"headers": {}}
         if access.gateway is not None:
-            on_the_way = asdict(access.gateway)
-            mask_all(on_the_way["headers"])
+            on_the_way = {**asdict(access.gateway), "has_gateway": True}
         return replace(
             self,
             address=access.address,

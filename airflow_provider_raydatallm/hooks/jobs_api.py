@@ -37,6 +37,9 @@ OLDEST_RAY = (2, 58)
 _TOKEN_REFUSAL, _REQUEST_REFUSAL = "authentication token", "Traceback"
 #: Seconds between tries. A new head answers "No available agent" for some seconds; a failover takes longer.
 _BACKOFF = (0.5, 1.0, 2.0, 4.0, 8.0)
+_GIVE_RIGHT = (
+    "Give its service account the right to services/proxy that docs/how-to/cluster-per-slice.md lists"
+)
 _CHECK_ADDRESS = "Is this the address of the cluster's dashboard, and does the cluster run?"
 
 
@@ -332,6 +335,8 @@ def _send(
         if status is not None and not _is_transient(status):
             # It may be a proxy's, in front of a cluster that is being redeployed.
             advice = _CHECK_ADDRESS if status == 404 else ""
+            if status == 403 and "services/proxy" in response.text:
+                advice = _GIVE_RIGHT
             raise RayUnreachableError(f"{call}: {_describe(response)}", advice=advice)
         if pause is not None:
             yield Backoff(pause)

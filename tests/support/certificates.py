@@ -25,12 +25,13 @@ class Authority:
         )
         self.ca_file.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
 
-    def issue(self, name: str, valid_hours: int = 24) -> Path:
-        """A PEM file with a certificate for 127.0.0.1, and its key."""
+    def issue(self, name: str, valid_hours: int = 24, host: str = "") -> Path:
+        """A PEM file with a certificate for a host, or 127.0.0.1, and its key."""
+        of_host = x509.DNSName(host) if host else x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         made = self._builder(subject, key, valid_hours).add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False
+            x509.SubjectAlternativeName([of_host]), critical=False
         )
         path = self._folder / f"{name}.pem"
         path.write_bytes(

@@ -56,8 +56,11 @@ class TlsServer:
 
 
 @contextmanager
-def tls_server(folder: Path) -> Iterator[TlsServer]:
-    """Answers Ray's version over TLS."""
+def tls_server(folder: Path, host: str = "") -> Iterator[TlsServer]:
+    """Answers Ray's version over TLS.
+
+    :param host: that the certificate has; "" for its address.
+    """
     authority = Authority(folder)
     headers: list[dict[str, str]] = []
 
@@ -65,5 +68,5 @@ def tls_server(folder: Path) -> Iterator[TlsServer]:
         headers.append({name.lower(): value for name, value in request.headers.items()})
         return 200, {"ray_version": "2.60.0"}
 
-    with http_server(respond, authority.issue("server")) as address:
+    with http_server(respond, authority.issue("server", host=host)) as address:
         yield TlsServer(address, authority.ca_file, headers)

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import base64
 import json
+import os
+import time
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
@@ -26,7 +28,12 @@ GROUP, VERSION, RAY_JOBS = "ray.io", "v1", "rayjobs"
 _TIMEOUT = (10.0, 30.0)
 #: Seconds after which a watch is asked for anew, so that one whose other end has gone does not last.
 _WATCH_SECONDS = 300
+#: For so long credentials are used before they are read anew.
+_HOOK_SECONDS = 60.0
 _EXTRA = "pip install 'airflow-provider-raydatallm[kuberay]' on Airflow's workers and triggerers"
+
+
+_hooks: dict[tuple[int, str, str], tuple[float, Any]] = {}
 
 
 class ConflictError(RayUnreachableError):
@@ -116,10 +123,14 @@ class KubernetesApi:
             yield str(event["type"]), event["object"]
 
     def secret(self, name: str) -> dict[str, str] | None:
-        found = self._call(self._core.read_namespaced_secret, name=name, may_miss=True, of="secrets")
+        # Kubernetes' client writes to the log, at DEBUG, what it reads.
+        found = self._call(
+            self._core.read_namespaced_secret, name=name, may_miss=True, of="secrets", _preload_content=False
+        )
         if found is None:
             return None
-        return {key: base64.b64decode(value).decode() for key, value in (found.data or {}).items()}
+        data = json.loads(found.data).get("data") or {}
+        return {key: base64.b64decode(value).decode() for key, value in data.items()}
 
     def way_to(self, service: str, port: int) -> tuple[str, Gateway]:
         """Returns the address by which the API server passes calls on to a service, and what it wants of who
@@ -137,6 +148,7 @@ class KubernetesApi:
             ca_file=configuration.ssl_ca_cert,
             client_cert=configuration.cert_file,
             client_key=configuration.key_file,
+            server_name=configuration.tls_server_name,
             proxy=None if is_direct else configuration.proxy,
         )
 
@@ -183,6 +195,8 @@ class KubernetesApi:
             return RayUnreachableError(
                 f"{self.label}: the API server does not answer ({type(error).__name__})"
             )
+        if isinstance(error, AttributeError) and isinstance(error.__context__, ApiException):
+            error = error.__context__  # without a body, which Kubernetes' client decodes
         if not isinstance(error, ApiException):
             return error
         status, words = error.status, _words(error)
@@ -196,7 +210,11 @@ class KubernetesApi:
                 f"{self.label}: it knows no {of}.{GROUP}",
                 advice="Install KubeRay 1.6 or newer there, with the resources of its chart",
             )
-        if status in (0, 429) or status >= 500:
+        if status == 0:
+            return RayUnreachableError(f"{self.label}: the API server cannot be reached: {words}")
+        if status == 401:
+            _hooks.clear()
+        if status == 429 or status >= 500:
             return RayUnreachableError(f"{self.label}: the API server fails with {status}: {words}")
         advice = (
             "Give its service account the rights that docs/how-to/cluster-per-slice.md lists"
@@ -227,7 +245,7 @@ class KubernetesApi:
         if not is_inside:  # else the process's own configuration is read, of which there is one
             hook.client_configuration = Configuration()
             hook.client_configuration.retries = False  # here, by who asks
-        return hook
+        return _latest(hook)
 
     @cached_property
     def _objects(self) -> Any:
@@ -248,6 +266,16 @@ class KubernetesApi:
                 f"{self.label}: it does not say how to reach Kubernetes: {plain_text(str(e))}",
                 advice="Set kube_config_path, kube_config or in_cluster in its extra",
             ) from e
+
+
+def _latest(hook: Any) -> Any:
+    """Returns the hook that this process has had of the same connection a moment ago, if any: its token may
+    be a program's, which takes seconds, and says another each time."""
+    now = time.monotonic()
+    for old in [known for known, (until, _) in list(_hooks.items()) if until < now]:
+        _hooks.pop(old, None)
+    key = (os.getpid(), hook.conn_id, json.dumps(hook.conn_extras, sort_keys=True, default=str))
+    return _hooks.setdefault(key, (now + _HOOK_SECONDS, hook))[1]
 
 
 def _words(error: Any) -> str:

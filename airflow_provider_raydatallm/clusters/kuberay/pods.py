@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
@@ -10,7 +11,7 @@ from airflow_provider_raydatallm.contract.result.gpus_held import HeldNode
 
 
 def held_node(pod: Mapping[str, Any]) -> HeldNode | None:
-    """Returns None for a pod that holds none (yet)."""
+    """Returns None for a pod that holds none: not yet, or no more."""
     gpus = sum(_gpus(container) for container in pod["spec"]["containers"])
     status = pod.get("status") or {}
     scheduled = next(
@@ -21,7 +22,7 @@ def held_node(pod: Mapping[str, Any]) -> HeldNode | None:
         ),
         None,
     )
-    if not gpus or scheduled is None:
+    if not gpus or scheduled is None or status.get("phase") in ("Failed", "Succeeded"):
         return None
     # Init containers wait for the head, and have the same image.
     of_containers = [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
@@ -31,9 +32,9 @@ def held_node(pod: Mapping[str, Any]) -> HeldNode | None:
 
 
 def _gpus(container: Mapping[str, Any]) -> float:
-    """Of whatever maker: nvidia.com/gpu, amd.com/gpu."""
+    """Of whatever maker, whole or shared: nvidia.com/gpu, amd.com/gpu, nvidia.com/mig-3g.40gb."""
     limits = (container.get("resources") or {}).get("limits") or {}
-    return sum(float(count) for name, count in limits.items() if name.endswith("/gpu"))
+    return sum(float(count) for name, count in limits.items() if re.search(r"/(gpu|mig-)", name))
 
 
 def _started(state: Mapping[str, Any]) -> float | None:

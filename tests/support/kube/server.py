@@ -62,7 +62,8 @@ class Kube:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.token = "kube-token"
+        #: None: who calls has a certificate.
+        self.token: str | None = "kube-token"
         self.calls: list[tuple[str, str, str]] = []
         #: What a pod wrote.
         self.read_log: Callable[[Object], str] = lambda pod: ""
@@ -93,7 +94,7 @@ class Kube:
             "current-context": "fake",
             "contexts": [{"name": "fake", "context": context}],
             "clusters": [{"name": "fake", "cluster": {"server": self.url}}],
-            "users": [{"name": "fake", "user": {"token": self.token}}],
+            "users": [{"name": "fake", "user": {} if self.token is None else {"token": self.token}}],
         }
 
     def objects(self, plural: str, namespace: str = "") -> list[Object]:
@@ -217,7 +218,7 @@ class Kube:
     async def _answer(self, request: web.Request) -> web.StreamResponse:
         if self._delay:
             await asyncio.sleep(self._delay)
-        if request.headers.get("Authorization") != f"Bearer {self.token}":
+        if self.token and request.headers.get("Authorization") != f"Bearer {self.token}":
             raise ApiError(401)
         if (found := self._discovery(request.path)) is not None:
             return web.json_response(found)

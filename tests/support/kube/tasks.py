@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from airflow.sdk import DAG
 
 from airflow_provider_raydatallm.clusters.base import ClusterStartingError
@@ -99,3 +101,8 @@ def eventually(holds: Callable[[], bool], seconds: float = 60) -> None:
     while not holds():
         assert time.monotonic() < until
         time.sleep(0.02)
+
+
+def set_kubernetes(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_kubernetes = {"conn_type": "kubernetes", "extra": {"kube_config": kube.kubeconfig()}}
+    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps(of_kubernetes))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import base64
 import json
 import threading
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -47,25 +45,7 @@ from airflow_provider_raydatallm.triggers.submission_turn import SubmissionTurnT
 from tests.support.context import StateStore, context_of
 from tests.support.fake_cluster import Log
 from tests.support.kube.events import record
-from tests.support.kube.operator import RayOperator
-from tests.support.kube.server import Kube, kube_server
 from tests.support.kube.tasks import CLUSTER, CONNECTION, CONTAINER, Task, World, eventually
-
-
-@pytest.fixture(params=["1.7"])
-def world(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[World]:
-    monkeypatch.setattr(kuberay, "_REASON_SECONDS", 0.0)
-    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    with kube_server(kuberay=request.param) as kube, RayOperator(kube) as operator:
-        set_kubernetes(kube, monkeypatch)
-        monkeypatch.setenv(f"AIRFLOW_CONN_{CONNECTION.upper()}", "ray://kuberay")
-        monkeypatch.setattr("airflow_provider_raydatallm.clusters.kuberay.watch._watches", {})
-        yield World(kube, operator, str(tmp_path))
-
-
-def set_kubernetes(kube: Kube, monkeypatch: pytest.MonkeyPatch) -> None:
-    of_kubernetes = {"conn_type": "kubernetes", "extra": {"kube_config": kube.kubeconfig()}}
-    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps(of_kubernetes))
 
 
 def test_slice_has_a_cluster_of_its_own_that_ends_with_it(world: World) -> None:
@@ -76,52 +56,6 @@ def test_slice_has_a_cluster_of_its_own_that_ends_with_it(world: World) -> None:
     assert world.head.token  # KubeRay's own: the calls had it
     tracker.conclude({"outcome": "published"})
     eventually(world.nothing_is_left)
-
-
-def test_cluster_is_reached_by_the_api_server_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which asks who calls: its token is Kubernetes', and the cluster's goes with it."""
-    tracker = world.tracker("a", address="kubernetes")
-    job = world.submit(tracker)
-    reached = [(verb, name) for verb, plural, name in world.kube.calls if plural == "services/proxy"]
-    service = f"{world.job['status']['rayClusterName']}-head-svc"
-    assert {name for _, name in reached} == {service}
-    assert {"get", "create"} <= {verb for verb, _ in reached}
-    assert world.head.token
-    world.kube.token = "rotated"
-    set_kubernetes(world.kube, monkeypatch)
-    with pytest.raises(RayUnreachableError, match="401"):
-        tracker.hook.call(jobs_api.get_status(job.submission_id))
-    tracker.hook.reread()
-    assert tracker.hook.call(jobs_api.get_status(job.submission_id)) is not None
-    for status, words in ((403, "cannot get resource services/proxy"), (404, "service not found")):
-        world.kube.fail("get", "services/proxy", status, message=words)
-        with pytest.raises(RayUnreachableError, match=words):  # which says nothing of the job
-            tracker.hook.call(jobs_api.get_status(job.submission_id))
-    tracker.conclude({"outcome": "published"})
-    eventually(world.nothing_is_left)
-
-
-def test_way_through_kubernetes_is_that_of_its_connection(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = world.kube.kubeconfig()
-    settings["clusters"][0]["cluster"] = {
-        "server": "https://kube:6443",
-        "certificate-authority-data": base64.b64encode(b"ca").decode(),
-    }
-    files = {"client-certificate-data": b"cert", "client-key-data": b"key"}
-    settings["users"][0]["user"] = {
-        name: base64.b64encode(content).decode() for name, content in files.items()
-    }
-    connection = {"conn_type": "kubernetes", "extra": {"kube_config": settings, "disable_verify_ssl": True}}
-    monkeypatch.setenv("AIRFLOW_CONN_KUBERNETES_DEFAULT", json.dumps(connection))
-    monkeypatch.setenv("NO_PROXY", "example.com")
-    monkeypatch.setenv("HTTPS_PROXY", "http://squid:3128")
-    address, gateway = KubernetesApi("kubernetes_default", "ml").way_to("s", 8265)
-    assert address == "https://kube:6443/api/v1/namespaces/ml/services/s:8265/proxy"
-    paths = (gateway.ca_file, gateway.client_cert, gateway.client_key)
-    assert [Path(str(path)).read_bytes() for path in paths] == [b"ca", b"cert", b"key"]
-    assert (gateway.headers, gateway.verify, gateway.proxy) == ({}, False, "http://squid:3128")
 
 
 def test_address_may_name_the_cluster_its_service_and_namespace(world: World) -> None:
@@ -837,7 +771,6 @@ def test_release_and_a_new_hold_at_once_leave_the_cluster_to_the_new_one(world: 
 
 
 def _version() -> Any:
-    from airflow_provider_raydatallm.hooks import jobs_api
 
     return jobs_api.get_version()
 

@@ -18,7 +18,6 @@ from airflow_provider_raydatallm.task.job.tracker import JobTracker
 from tests.support.context import StateStore
 from tests.support.kube.tasks import World, eventually
 from tests.support.marks import long
-from tests.unit.clusters.test_kuberay import world  # noqa: F401  # a fixture
 
 #: Of a task. From then on it lives, and ends.
 MOST_TRIES = 6

@@ -52,7 +52,7 @@ class Reaper:
         self._of_thread.calls, self._of_thread.is_before = calls, is_before
 
 
-def disturb(world: World, choice: random.Random) -> None:  # noqa: F811
+def disturb(world: World, choice: random.Random) -> None:
     kind, kube, operator = choice.random(), world.kube, world.operator
     if kind < 0.3:
         kube.fail(choice.choice(["patch", "create", "list", "delete"]), "rayjobs", choice.choice([429, 503]))
@@ -70,7 +70,7 @@ def disturb(world: World, choice: random.Random) -> None:  # noqa: F811
             operator.kill_pod(choice.choice(heads), choice.choice(["Evicted", "OOMKilled"]))
 
 
-def run_try(world: World, tracker: JobTracker, *, ends: bool, publishes: bool) -> bool:  # noqa: F811
+def run_try(world: World, tracker: JobTracker, *, ends: bool, publishes: bool) -> bool:
     """Returns whether the task is over."""
     if (job := tracker.find_job()) is None:
         until = time.monotonic() + 60
@@ -97,7 +97,7 @@ def run_try(world: World, tracker: JobTracker, *, ends: bool, publishes: bool) -
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(4), *map(long, range(4, 40))])
 def test_nothing_is_left_whatever_dies(
-    world: World,  # noqa: F811
+    world: World,
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
 ) -> None:

@@ -104,6 +104,7 @@ class BuildRun:
         """
         build, figures = self.build, dict(self.known)
         self._check_failures(state)
+        self._look_back(state)
         state = self._infer_all(self._slice_rows, state)
         of_slice = Answered(build.plan, build.checkpoint, state.ledger)
         for probe in (probe.open(of_slice) for probe in self._probes):
@@ -114,6 +115,16 @@ class BuildRun:
             figures[probe.name] = probe.figures(answered, of_slice)
             logger.info("%s", figures[probe.name])
         return state, figures
+
+    def _look_back(self, state: CheckpointState) -> None:
+        """Lets probes hear what earlier runs answered, which counts no more once other rows are."""
+        of_slice = Answered(self.build.plan, self.build.checkpoint, state.ledger)
+        for probe in self._probes if state.rows_missing and len(state.ledger.rows) else ():
+            if probe.as_new_as_answers:
+                rows = self._rows_of(probe)
+                of_probe = rows.load_state()
+                answered = Answered(probe.plan, rows.checkpoint, of_probe.ledger)
+                probe.look_back(answered, of_slice, is_finished=of_probe.is_finished)
 
     def _infer_all(self, rows: _RowSet, state: CheckpointState) -> CheckpointState:
         build = self.build
@@ -330,9 +341,9 @@ class BuildRun:
         if build.inference is None or not said & {"failed", "held"}:
             return
         starts = build.checkpoint.starts()
-        if self.lease.epoch in starts:  # else they said so before
-            epochs = {*answered_by, self.lease.epoch} & starts.keys()
+        if epochs := {*answered_by, self.lease.epoch} & starts.keys():
             build.inference.engine.doubt_answers(min(starts[epoch] for epoch in epochs))
+            build.checkpoint.remove_starts(epochs)  # else each clear would doubt what was answered since
 
     def stage(
         self, state: CheckpointState, figures: Mapping[str, ProbeFigures], keep_days: float

@@ -111,6 +111,12 @@ class Probe(ABC):
                 return told.gated
         return None
 
+    def look_back(self, answered: Answered, of_slice: Answered, *, is_finished: bool) -> None:  # noqa: B027
+        """Is told of what earlier runs answered, before more rows of the slice are asked.
+
+        :param is_finished: whether that is all of the probe's rows.
+        """
+
     @abstractmethod
     def figures(self, answered: Answered, of_slice: Answered) -> ProbeFigures:
         """Returns what the answers say.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -93,6 +93,13 @@ class GoldenRows(Probe):
             for unit in self.plan.units:
                 yield pa.concat_tables(reader.read(unit, columns))
 
+    def look_back(self, answered: Answered, of_slice: Answered, *, is_finished: bool) -> None:
+        """Notes what was missed by a run that was killed before it could."""
+        judged = self._judge(answered, self._compared(answered, self.columns))
+        missed = judged.missed if is_finished else judged.missed - judged.unanswered
+        if is_finished or missed:
+            self._note(missed, of_slice)
+
     def figures(self, answered: Answered, of_slice: Answered) -> GoldenFigures:
         job, ledger = self.inference.job, answered.ledger
         found, tokens = _Found(), Tokens()
@@ -110,24 +117,15 @@ class GoldenRows(Probe):
             )
         label, probability = label_column(job), probability_column(job)
         label = label if label in columns and not _is_multi_label(job) else None
-        wanted = [fields[name] for name in (*columns, probability) if name in fields]
-        answers = answered.reader(ledger.rows, wanted)
         tokens.add_all(answered)
-        for index, expected in enumerate(self._read(columns)):
-            offsets, said = answers.window(index, 0, expected.num_rows)
-            right = np.zeros((len(columns), expected.num_rows), bool)
-            rows = expected.take(pa.array(offsets))
-            for number, name in enumerate(columns if len(offsets) else ()):
-                right[number, offsets] = _are_equal(
-                    rows.column(name), said.column(name), _comparison(job, name)
-                )
-            found.are_right += np.all(right, axis=0).tolist()
+        units = list(self._compared(answered, columns, probability))
+        for unit in units:
+            found.are_right += np.all(unit.right, axis=0).tolist()
             if label is not None:
-                are_right = right[columns.index(label)]
-                found.add_labels(expected.column(label), offsets, said, label, probability, are_right)
+                found.add_labels(unit, label, probability, unit.right[columns.index(label)])
         correct, total = sum(found.are_right), len(found.are_right)
         low, high = wilson_interval(correct, total)
-        lowest = self._lowest_accuracy(found.are_right, of_slice)
+        lowest = self._lowest_accuracy(self._judge(answered, units), correct, of_slice)
         return GoldenFigures(
             hash=self.hash,
             columns=columns,
@@ -143,27 +141,101 @@ class GoldenRows(Probe):
             lowest=lowest if lowest < correct / total else None,
         )
 
-    def _lowest_accuracy(self, are_right: Sequence[bool], of_slice: Answered) -> float:
-        """Returns the lowest accuracy beside any of the slice's answers that count. It is noted with those of
-        each run that had none so far, for who adds answers of another model to them. A row that an earlier
-        run did not ask, or which had another right answer then, counts as right."""
-        keys = [
-            short_hash([str(value) for value in row.values()])  # also where their file is of another format
-            for rows in self._read(self.plan.columns)
-            for row in rows.to_pylist()
-        ]
+    def _compared(
+        self, answered: Answered, columns: Sequence[str], probability: str | None = None
+    ) -> Iterator[_Compared]:
+        """Yields the rows of each unit beside their answers."""
+        fields = answered.fields()
+        wanted = [fields[name] for name in (*columns, probability) if name in fields]
+        answers = answered.reader(answered.ledger.rows, wanted)
+        for index, expected in enumerate(self._read(self.plan.columns)):
+            offsets, said = answers.window(index, 0, expected.num_rows)
+            right = np.zeros((len(columns), expected.num_rows), bool)
+            rows = expected.take(pa.array(offsets))
+            for number, name in enumerate(columns):
+                if len(offsets) and name in fields:
+                    kind = _comparison(self.inference.job, name)
+                    right[number, offsets] = _are_equal(rows.column(name), said.column(name), kind)
+            yield _Compared(expected, columns, offsets, said, right)
+
+    def _judge(self, answered: Answered, units: Iterable[_Compared]) -> _Judged:
+        """Names right answers by the columns that the request reads and by what they are compared with, so
+        that they are the same in a file of another format, or with other columns."""
+        job, requested = self.inference.job, sorted(self.inference.builder.columns)
+        types = {field.name: field.type for field in self.inference.shape.known_fields}
+        types |= {name: field.type for name, field in answered.fields().items()}
+        judged = _Judged()
+        for unit in units:
+            asked = [
+                [_plain_text(value) for value in row.values()]
+                for row in unit.expected.select(requested).to_pylist()
+            ]
+            of_rows: list[set[str]] = [set() for _ in asked]
+            for name, are_right in zip(unit.columns, unit.right, strict=True):
+                values = unit.expected.column(name)
+                plain = _plain_values(values, types.get(name, values.type), _comparison(job, name))
+                keys = [short_hash([row, name, value]) for row, value in zip(asked, plain, strict=True)]
+                for of_row, key in zip(of_rows, keys, strict=True):
+                    of_row.add(key)
+                is_answered = np.zeros(len(keys), bool)
+                is_answered[unit.offsets] = True
+                judged.right |= {key for key, is_right in zip(keys, are_right, strict=True) if is_right}
+                judged.unanswered |= {
+                    key for key, is_one in zip(keys, is_answered, strict=True) if not is_one
+                }
+            judged.rows += of_rows
+        return judged
+
+    def _note(self, wrong: Set[str], of_slice: Answered) -> dict[int, frozenset[str]]:
+        """Notes right answers that were missed with the slice's answers of each run of which nothing is
+        noted, for who adds answers of another model to them. Returns what is noted, by runs' epochs."""
         checkpoint, epochs = of_slice.checkpoint, of_slice.ledger.rows.run_epochs
         noted = checkpoint.wrong_golden_rows()
-        told_apart = list(zip(keys, are_right, strict=True))
-        right = {key for key, is_right in told_apart if is_right}  # one of equal rows is enough
-        wrong = {key for key, is_right in told_apart if not is_right} - right
         for epoch in epochs:
             known = noted.get(epoch)
             if known is None or (epoch == max(epochs) and not wrong <= known):
                 noted[epoch] = (known or frozenset()) | wrong
                 checkpoint.save_wrong_golden_rows(epoch, noted[epoch])
-        told = [sum(key not in noted[epoch] for key in keys) for epoch in epochs & noted.keys()]
-        return min([sum(are_right), *told]) / len(keys)
+        return {epoch: noted[epoch] for epoch in epochs}
+
+    def _lowest_accuracy(self, judged: _Judged, correct: int, of_slice: Answered) -> float:
+        """Returns the lowest accuracy beside any of the slice's answers that count. A row that an earlier run
+        did not ask, or which had another right answer then, counts as right."""
+        noted = self._note(judged.missed, of_slice).values()
+        told = [sum(not keys & wrong for keys in judged.rows) for wrong in noted]
+        return min([correct, *told]) / len(judged.rows)
+
+
+@dataclass(frozen=True)
+class _Compared:
+    """Golden rows of a unit.
+
+    :ivar expected: with all columns that are read.
+    :ivar columns: that have right answers.
+    :ivar offsets: of the rows that are answered.
+    :ivar said: their answers.
+    :ivar right: whether answers are right, by column and row.
+    """
+
+    expected: pa.Table
+    columns: Sequence[str]
+    offsets: np.ndarray
+    said: pa.Table
+    right: np.ndarray
+
+
+@dataclass
+class _Judged:
+    """Names of right answers: those of each row, those that were said, and of rows that have no answer."""
+
+    rows: list[set[str]] = field(default_factory=list)
+    right: set[str] = field(default_factory=set)
+    unanswered: set[str] = field(default_factory=set)
+
+    @property
+    def missed(self) -> set[str]:
+        """One of equal rows that is right is enough."""
+        return set().union(*self.rows) - self.right
 
 
 @dataclass
@@ -176,17 +248,10 @@ class _Found:
     probabilities: list[float] = field(default_factory=list)
     labels_are_right: list[bool] = field(default_factory=list)
 
-    def add_labels(
-        self,
-        expected: pa.ChunkedArray,
-        offsets: np.ndarray,
-        answered: pa.Table,
-        label: str,
-        probability: str | None,
-        right: np.ndarray,
-    ) -> None:
+    def add_labels(self, unit: _Compared, label: str, probability: str | None, right: np.ndarray) -> None:
+        offsets, answered = unit.offsets, unit.said
         said = dict(zip(offsets.tolist(), answered[label].to_pylist(), strict=True)) if len(offsets) else {}
-        for offset, value in enumerate(expected.to_pylist()):
+        for offset, value in enumerate(unit.expected.column(label).to_pylist()):
             if value is not None and not right[offset]:
                 answer = said.get(offset)
                 shown = str(answer)[:_SHOWN_CHARACTERS] if answer is not None else None
@@ -336,6 +401,27 @@ def _is_equal(expected: Any, answered: Any, comparison: _Comparison) -> bool:
     if comparison == "json" and isinstance(expected, list) and isinstance(answered, list):
         return list(map(_plain_json, expected)) == list(map(_plain_json, answered))
     return bool(expected == answered or (expected != expected and answered != answered))  # which NaN is
+
+
+def _plain_values(expected: pa.ChunkedArray, kind: pa.DataType, comparison: _Comparison) -> list[str]:
+    """Returns the same text for right values that the same answers equal.
+
+    :param kind: of the answers.
+    """
+    plain = []
+    for given, value in zip(expected.to_pylist(), _as_type(expected, kind), strict=True):
+        one = f"no answer: {given}" if value is _NO_ANSWER else value
+        if comparison == "sets" and isinstance(one, list):
+            one = sorted(set(one))
+        elif comparison == "json":
+            one = list(map(_plain_json, one)) if isinstance(one, list) else _plain_json(one)
+        plain.append(_plain_text(one))
+    return plain
+
+
+def _plain_text(value: Any) -> str:
+    """Numbers as a text file has them."""
+    return json.dumps(value, default=str, sort_keys=True) if isinstance(value, list | dict) else str(value)
 
 
 def _plain_json(text: Any) -> Any:

@@ -352,14 +352,18 @@ class Checkpoint:
         self.store.put_document(f"{self.folder}/{cost_of_epoch(epoch)}", cost)
 
     def starts(self) -> dict[int, float]:
-        """When runs began to ask, in epoch seconds, by the epochs of their leases."""
+        """When runs began to ask whose answers nobody has doubted, in epoch seconds, by the epochs of their
+        leases."""
         return self._of_epochs(epoch_of_start, _POSITIVE)
 
     def save_start(self, epoch: int, seconds: float) -> None:
         self.store.put_document(f"{self.folder}/{start_of_epoch(epoch)}", seconds)
 
+    def remove_starts(self, epochs: Set[int]) -> None:
+        self.store.remove_all([f"{self.folder}/{start_of_epoch(epoch)}" for epoch in epochs])
+
     def wrong_golden_rows(self) -> dict[int, frozenset[str]]:
-        """Those that were wrong beside the answers of runs, by the epochs of these."""
+        """The right answers that were missed beside those of runs, by the epochs of these."""
         kept = self._of_epochs(epoch_of_golden, _ROW_KEYS, PLAN_BYTES)
         return {epoch: frozenset(rows) for epoch, rows in kept.items()}
 

@@ -16,13 +16,16 @@ import pytest
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.ask_again import ask_again_for_people
+from airflow_provider_raydatallm.processor.build_run import BuildRun
 from airflow_provider_raydatallm.processor.engines.base import Engine
+from airflow_provider_raydatallm.processor.probes.golden import GoldenRows
 from airflow_provider_raydatallm.processor.publish.staged_commands import publish_approved
 from airflow_provider_raydatallm.processor.storage.store import Store
 from airflow_provider_raydatallm.processor.store.file_names import golden_of_epoch
 from airflow_provider_raydatallm.processor.store.leftovers import remove_rows
 from tests.support.in_process import InProcess, answer_with, changed, job_of
 from tests.support.in_process import run_in_process as run
+from tests.unit.processor.probes.test_golden import numbers
 
 GATE = [{"of": "golden", "min": 1}]
 HOLD = [{**GATE[0], "then": "hold"}]
@@ -147,6 +150,78 @@ def test_other_slices_do_not_get_what_golden_rows_speak_against(
     assert all(began < since < time.time() for since in told)
 
 
+def test_other_slices_get_nothing_of_a_run_that_was_killed_before_its_gates(
+    job: SliceJob, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(Engine, "doubt_answers", lambda engine, since: told.append(since))
+    began = time.time()
+    with monkeypatch.context() as context:
+        context.setattr(BuildRun, "stage", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(job, model)
+    ended = time.time()
+    assert told == []
+    for _ in range(2):  # without an answer of their own
+        stopped(job, model)
+    [since] = told
+    assert began < since < ended
+
+
+def die(*given: Any, **named: Any) -> None:
+    raise KeyboardInterrupt
+
+
+def other_format(job: SliceJob) -> SliceJob:
+    golden = Path(job.input_path).with_name("golden.csv")
+    golden.with_suffix(".jsonl").write_text('{"a": "good", "f": 0.50, "m": 3, "t": 0.5, "n": "1000"}\n')
+    return changed(job, quality__golden={"path": str(golden.with_suffix(".jsonl"))})
+
+
+def other_columns(job: SliceJob) -> SliceJob:
+    write_rows(job, "n,t,m,a,b,note", "1000,0.5,3,good,1,checked")
+    return job
+
+
+def other_order(job: SliceJob) -> SliceJob:
+    return changed(job, sampling_params={"top_k": "{m}", "temperature": "{t}"})
+
+
+def write_rows(job: SliceJob, *lines: str) -> None:
+    Path(job.input_path).with_name("golden.csv").write_text("\n".join(lines) + "\n")
+
+
+@pytest.mark.parametrize("edit", [other_format, other_columns, other_order])
+def test_right_answer_is_the_same_however_its_file_and_the_job_are_written(
+    job: SliceJob, model: Model, edit: Callable[[SliceJob], SliceJob]
+) -> None:
+    of_answer = {"a": {"type": "string"}, "b": {"type": "integer"}, "f": {"type": "number"}}
+    job = changed(
+        job,
+        output_schema={"type": "object", "properties": of_answer, "required": [*of_answer]},
+        output_mode="columns",
+        sampling_params={"temperature": "{t}", "top_k": "{m}"},
+    )
+    Path(job.input_path, "0.csv").write_text("n,t,m\n0,0.5,3\n")
+    write_rows(job, "n,t,m,a,f", "1000,0.5,3,good,0.5")
+    model.says = '{"a": "broken", "b": 1, "f": 0.5}'
+    stopped(job, model)
+    model.says = '{"a": "good", "b": 1, "f": 0.5}'
+    Path(job.input_path, "7.csv").write_text("n,t,m\n7,0.5,3\n")
+    stopped(edit(job), model)
+
+
+def test_labels_of_a_row_may_be_written_in_another_order(job: SliceJob, model: Model) -> None:
+    job = changed(job, choices=["good", "bad", "x"], engine="vllm", labels__multi=True)
+    model.answer = numbers(lambda name: [0.1, 0.9, 0.1])
+    write_rows(job, "n,answer", '1000,"[""good"", ""x""]"')
+    stopped(job, model)
+    model.answer = numbers(lambda name: [0.9, 0.1, 0.9])
+    write_rows(job, "n,answer", '1000,"[""x"",""good""]"')
+    add(job, ["7"])
+    stopped(job, model)
+
+
 def killed(job: SliceJob, model: Model) -> None:
     """A run that answers the slice's rows, and not its golden ones."""
 
@@ -175,6 +250,35 @@ def test_answers_of_a_run_that_was_killed_before_its_golden_rows_count_as_those_
     late.unlink()
     add(job, ["8"])
     stopped(job, model)
+
+
+def test_golden_rows_that_were_wrong_are_not_forgotten_where_their_run_was_killed(
+    job: SliceJob, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        context.setattr(GoldenRows, "figures", die)
+        with pytest.raises(KeyboardInterrupt):
+            run(job, model)
+    model.mend()
+    add(job, ["7"])
+    stopped(job, model)
+
+
+def test_golden_rows_without_an_answer_are_none_that_were_wrong(job: SliceJob, model: Model) -> None:
+    """Their run was killed before it had them all."""
+    write_golden(job, {"1000": "broken", "1001": "broken"})
+
+    def die_at_last(batch: pa.Table) -> None:
+        if any('"1001"' in text for text in batch["__request"].to_pylist()):
+            raise KeyboardInterrupt
+
+    model.before_batch = die_at_last
+    with pytest.raises(KeyboardInterrupt):
+        run(changed(job, engine__batch_size=1), model)
+    model.before_batch = lambda batch: None
+    add(job, ["7"])
+    report = run(job, model)
+    assert (report.outcome, report.golden and report.golden.lowest) == ("published", None)
 
 
 def test_all_rows_asked_again_pass(job: SliceJob, model: Model) -> None:

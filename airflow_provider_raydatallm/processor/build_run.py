@@ -198,7 +198,7 @@ class BuildRun:
         inference = rows.inference
         assert inference is not None
         held_by = engine or inference.engine
-        workers: set[str] = set()
+        came: dict[str, float] = {}
         rows_left, waited_s = 0, 0.0
         past = newest_throughput(build.job) if build.finish_by is not None else None
         if has_rejections(build.folders.metadata):
@@ -240,9 +240,10 @@ class BuildRun:
                 # a row that a task delivered again counts twice.
                 raise SliceError(f"{lost:,} rows failed", kind="transient")
             rows_left -= update.settled_rows
-            workers.update(update.workers)
+            came.update(dict.fromkeys(update.workers - came.keys(), time.time()))
             # The fewest that it may have, as long as it is not known.
-            self.spending.record(held_by.gpus_held(len(workers) or None) or held_by.resources.gpus)
+            gpus = held_by.gpus_held(len(came) or None) or held_by.resources.gpus
+            self.spending.record(gpus, came.values() if held_by.grows else ())
             step = "answer" if meter.finished_rows else "start"
             progress = {"step": step, **self.progress()}
             wanted = None

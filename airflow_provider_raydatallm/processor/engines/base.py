@@ -227,6 +227,12 @@ class Engine(ABC):
             self.sizes,
         )
 
+    @property
+    def grows(self) -> bool:
+        """Whether it may have more workers with time."""
+        fewest, most = self.sizes.workers if self.sizes is not None else (1, 1)
+        return fewest < most
+
     def gpus_held(self, workers: int | None) -> float | None:
         """GPUs that so many workers hold; None when that is not known, or they hold none."""
         return None

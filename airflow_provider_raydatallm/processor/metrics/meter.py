@@ -28,6 +28,7 @@ from airflow_provider_raydatallm.contract.result.report import (
 from airflow_provider_raydatallm.contract.result.row_errors import OF_ANSWERS
 from airflow_provider_raydatallm.processor.metrics.history import RunHistory
 from airflow_provider_raydatallm.processor.metrics.node_usage import NodeSample, NodeUsage
+from airflow_provider_raydatallm.processor.metrics.spending import mean_delay
 from airflow_provider_raydatallm.processor.sizing.cards import card_of
 from airflow_provider_raydatallm.processor.sizing.model_work import ModelWork
 
@@ -288,12 +289,15 @@ class Meter:
         self,
         gpus_of: Callable[[int | None], float | None] = lambda workers: None,
         start: Mapping[str, float | None] | None = None,
+        *,
+        grows: bool = False,
     ) -> dict[str, Any]:
         """Returns the measured sections of a `Report`: seconds and rates of this run, all null when no row
         was left to answer.
 
         :param gpus_of: returns the GPUs of a number of workers; gets None when that number is unknown.
         :param start: seconds before the first request, by field of `StartupSeconds`.
+        :param grows: whether more workers came with time.
         """
         inference_s, busy = self._inference_s, self._busy_shares
         gpus = gpus_of(self.workers)
@@ -316,7 +320,7 @@ class Meter:
                 workers=self.workers,
                 max_over_mean=_rounded(max(busy) * len(busy) / sum(busy)) if any(busy) else None,
             ),
-            "gpu_seconds": _rounded(self.gpu_seconds(gpus, self._last_row if inference_s else None)),
+            "gpu_seconds": _rounded(self._gpu_seconds(gpus, grows) if inference_s else None),
             **self.details(),
         }
 
@@ -330,15 +334,15 @@ class Meter:
         """How many have answered."""
         return len(self._work_by_worker) or None
 
-    def gpu_seconds(self, gpus: float | None, until: float | None) -> float | None:
-        """Returns the seconds since the engine began to start, without those of waiting for room, times its
-        GPUs.
-
-        :param until: epoch seconds.
-        """
-        if not gpus or until is None:
+    def _gpu_seconds(self, gpus: float | None, grows: bool) -> float | None:
+        """Returns the seconds from when the engine began to start until its last row, without those of
+        waiting for room, times its GPUs."""
+        if not gpus or self._last_row is None:
             return None
-        return max(until - self.began - self._queue_s - self._later_queue_s, 0.0) * gpus
+        began = self.began + self._queue_s
+        came = [work.since for work in self._work_by_worker.values()] if grows else []
+        held_s = self._last_row - began - self._later_queue_s - mean_delay(began, came)
+        return max(held_s, 0.0) * gpus
 
     def _utilisation(self) -> Utilisation:
         usage = self._node_usage.utilisation()
@@ -425,10 +429,13 @@ class _Work:
     def __init__(self) -> None:
         self.rows = 0
         self.seconds = 0.0
+        #: Epoch seconds.
+        self.since = math.inf
         self._until = 0.0
 
     def add(self, start: float, stop: float, rows: int) -> None:
         self.rows += rows
+        self.since = min(self.since, start)
         self.seconds += max(0.0, stop - max(start, self._until))
         self._until = max(self._until, stop)
 

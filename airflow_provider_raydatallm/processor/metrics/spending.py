@@ -4,7 +4,7 @@ that it stays as long as they do, and is lost with them when they are published.
 from __future__ import annotations
 
 import time
-from collections.abc import Set
+from collections.abc import Collection, Set
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.report import cost_of
@@ -37,9 +37,13 @@ class Spending:
         """Counts the time of one more engine from now on: while it waits for room, it holds no GPU."""
         self._before_engine, self._engine_began = self.now, time.time()
 
-    def record(self, gpus: float | None) -> None:
-        """:param gpus: that the engine holds."""
-        gpu_seconds = (time.time() - self._engine_began) * (gpus or 0.0)
+    def record(self, gpus: float | None, came: Collection[float] = ()) -> None:
+        """
+        :param gpus: that the engine holds.
+        :param came: when each of its workers first answered, where more of them come with time.
+        """
+        held_s = time.time() - self._engine_began - mean_delay(self._engine_began, came)
+        gpu_seconds = held_s * (gpus or 0.0)
         self.now = max(self.now, self._before_engine + (cost_of(gpu_seconds, self._price) or 0.0))
 
     def check(self, answered: int, planned: int) -> None:
@@ -57,6 +61,20 @@ class Spending:
     def save(self) -> None:
         if self.now and not self._lease.lost:
             self._checkpoint.save_cost(self._lease.epoch, self._before + self.now)
+
+
+def mean_delay(began: float, came: Collection[float]) -> float:
+    """Returns the mean seconds by which workers came later than the first, over all. One may take twice as
+    long to start as the first did: it held its GPUs meanwhile.
+
+    :param began: when the first did, in epoch seconds.
+    :param came: when each first had a row, or answered.
+    """
+    if not came:
+        return 0.0
+    first = max(min(came), began)
+    delays = [at - first for at in came]
+    return sum(delay for delay in delays if delay > first - began) / len(delays)
 
 
 def _amount(cost: float) -> str:

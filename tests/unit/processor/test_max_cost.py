@@ -327,6 +327,26 @@ def test_each_engine_costs_its_own_gpus_as_long_as_it_has_them(
     assert report.cost.per_1000_rows == pytest.approx(0.4 * workers * gpus / ROWS * 1000, abs=0.1)
 
 
+class Growing(ManyGpus):
+    """Has more workers with time."""
+
+    grows = True
+
+
+def test_workers_that_come_with_time_cost_from_then_on(job: SliceJob, clock: Clock) -> None:
+    growing = changed(
+        job,
+        engine__kind=f"{__name__}:Growing",
+        engine__kwargs={"gpus_of_each": 1},
+        engine__gpu_hour_price=3.6,
+    )
+    # Of four workers the third and fourth come after 300 s and 400 s, and the first took 100 s to start.
+    cluster = WithJudge(clock, workers=4, judges_s=0)
+    report = run_in_process(limited(growing, 1.15), cluster)
+    assert report.cost is not None
+    assert report.cost.total == pytest.approx(0.001 * (400 + 400 + 200 + 100), abs=1e-2)
+
+
 def test_waiting_for_a_second_engine_costs_nothing(job: SliceJob, clock: Clock) -> None:
     """Rows that the first one's limit was too low for."""
     calls = 0

@@ -220,6 +220,18 @@ def test_gpu_seconds_are_from_the_engines_start_to_the_last_row() -> None:
     assert meter.report_sections()["gpu_seconds"] is None
 
 
+def test_workers_that_come_later_hold_gpus_from_then_on() -> None:
+    meter, began = Meter(100, 0), time.time()
+    for worker, entered in (("first", 40), ("as slow", 80), ("late", 140)):
+        rows = group(20, entered=began + entered, finished=began + 240, worker=worker)
+        add(meter, rows)
+    used = [
+        meter.report_sections(lambda workers: 2.0 * (workers or 0), grows=grows)["gpu_seconds"]
+        for grows in (False, True)
+    ]
+    assert used == pytest.approx([2 * 3 * 240, 2 * (240 + 240 + 140)], abs=1)
+
+
 def test_utilisation_covers_the_time_of_inference() -> None:
     def sample(at: float, busy: int, cpu: float = 50.0) -> NodeSample:
         return NodeSample(at, cpu, 40.0, (GpuSample("g0", busy, 60, 80), GpuSample("g1", 100, 8, 80)))

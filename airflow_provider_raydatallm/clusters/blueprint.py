@@ -22,6 +22,8 @@ _MAX_NAME = 47
 _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 #: An address: the API server passes calls on, and nothing else of Kubernetes need be reached.
 BY_KUBERNETES = "kubernetes"
+#: Of a template.
+_INSTEAD = {"image": None, "node_selector": None, "spot": None}.keys()
 _WITH_TOKEN = {"mode": "token"}
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -116,7 +118,12 @@ class Blueprint(Contract):
         if not isinstance(value, Mapping):
             raise ValueError(f"cluster is a {type(value).__name__}: give a dict with a template")
         leaves = dict(value)
-        if given := leaves.keys() & {"image", "node_selector", "spot"}:
+        known = [*cls.model_fields, *_INSTEAD]
+        if unknown := [leaf for leaf in leaves if leaf not in known]:
+            raise ValueError(f"cluster has {unknown[0]!r}; known are {', '.join(known)}")
+        if not leaves.keys() & {"template", *_INSTEAD}:
+            raise ValueError("cluster has no template: give one, or an image")
+        if given := leaves.keys() & _INSTEAD:
             if "template" in leaves:
                 raise ValueError(f"cluster has both a template and {min(given)}: leave one out")
             if needs is None:

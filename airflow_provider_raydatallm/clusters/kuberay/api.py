@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from typing import Any, TypeVar
 
-from airflow.sdk.exceptions import AirflowNotFoundException
+from airflow.sdk.exceptions import AirflowException, AirflowNotFoundException
 
 from airflow_provider_raydatallm.clusters.base import Gateway
 from airflow_provider_raydatallm.contract.log.plain_text import plain_text
@@ -212,15 +212,15 @@ class KubernetesApi:
             )
         if status == 0:
             return RayUnreachableError(f"{self.label}: the API server cannot be reached: {words}")
-        if status == 401:
+        if status == 401:  # a program that says a token may have failed
             _hooks.clear()
+            return RayUnreachableError(what, advice=f"Is the token of connection {self.conn_id!r} valid?")
         if status == 429 or status >= 500:
             return RayUnreachableError(f"{self.label}: the API server fails with {status}: {words}")
-        advice = (
-            "Give its service account the rights that docs/how-to/cluster-per-slice.md lists"
-            if status == 403
-            else ()
-        )
+        advice = {
+            403: "Give its service account the rights that docs/how-to/cluster-per-slice.md lists",
+            404: "Make the namespace, or correct cluster.namespace",
+        }.get(status, "")
         return RayConnectionError(what, advice=advice)
 
     @cached_property
@@ -235,6 +235,9 @@ class KubernetesApi:
             ) from None
         hook = KubernetesHook(conn_id=self.conn_id)
         try:
+            kind = hook.get_connection(self.conn_id).conn_type
+            if kind not in ("kubernetes", "", None):
+                raise RayConnectionError(f"{self.label} is of type {kind!r}", advice="Name one to Kubernetes")
             is_inside = hook._get_field("in_cluster")  # type: ignore[no-untyped-call]
         except AirflowNotFoundException as e:
             raise RayConnectionNotFoundError(
@@ -261,7 +264,7 @@ class KubernetesApi:
 
         try:
             return read()
-        except (ConfigException, OSError, ValueError) as e:
+        except (AirflowException, ConfigException, OSError, ValueError) as e:
             raise RayConnectionError(
                 f"{self.label}: it does not say how to reach Kubernetes: {plain_text(str(e))}",
                 advice="Set kube_config_path, kube_config or in_cluster in its extra",

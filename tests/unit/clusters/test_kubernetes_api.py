@@ -15,7 +15,7 @@ from airflow.sdk._shared.secrets_masker import secrets_masker
 
 from airflow_provider_raydatallm.clusters.base import Access
 from airflow_provider_raydatallm.clusters.kuberay.api import KubernetesApi
-from airflow_provider_raydatallm.exceptions import RayUnreachableError
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.connection import RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import client_options
@@ -151,6 +151,21 @@ def test_certificate_that_nobody_vouches_for_is_named(
             RayUnreachableError, match=r"cannot be reached: SSLError.*CERTIFICATE_VERIFY_FAILED"
         ):
             api.find("a=b")
+
+
+def test_credentials_that_are_refused_may_come_back(world: World) -> None:
+    """A program that says a token may have failed."""
+    api = KubernetesApi("kubernetes_default", "ml")
+    world.kube.fail("list", "rayjobs", 401)
+    with pytest.raises(RayUnreachableError, match=r"Is the token of connection .kubernetes_default. valid\?"):
+        api.find("a=b")
+    assert api.find("a=b")[0] == []
+
+
+def test_connection_to_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_TABLES", "postgres://user@host/db")
+    with pytest.raises(RayConnectionError, match="connection 'tables' is of type 'postgres'"):
+        KubernetesApi("tables", "ml").find("a=b")
 
 
 def kubeconfig(cluster: dict[str, Any]) -> dict[str, Any]:

@@ -122,9 +122,10 @@ class OwnWorkers:
             logger.info("engine worker %s ends: what is left is in others (rows: %d)", worker.name, rows)
 
     def _start_released(self, workers: int) -> None:
-        """Starts workers, until so many have been started."""
+        """Starts workers, until there are so many, without those that were given up."""
         released = [worker for worker in self._workers if worker.is_released]
-        further = released[: max(workers - (len(self._workers) - len(released)), 0)]
+        given_up = [worker for worker in self._workers if worker.is_given_up]
+        further = released[: max(workers - (len(self._workers) - len(released) - len(given_up)), 0)]
         if further and self.is_ready:
             logger.info("engine workers that start, beside those that run: %d", len(further))
         for worker in further:

@@ -132,6 +132,16 @@ def test_as_many_workers_start_as_finish_in_time() -> None:
     assert running(workers) == 8
 
 
+def test_place_of_a_worker_that_was_given_up_is_filled() -> None:
+    workers = own_workers(*(Idle() for _ in range(4)), fewest=2)
+    lost, *released = workers._workers[1:]
+    lost.error, lost._restarts, lost._deaths = RuntimeError("it died"), (), 1
+    for worker in released:
+        worker.is_released = True
+    workers.fit(10_000, 100, 2)
+    assert [worker.starts for worker in workers._workers] == [0, 0, 1, 0]
+
+
 @pytest.mark.parametrize(("asked", "wanted"), [((2, 8), 3), ("auto", None), (8, 3)])
 def test_only_bounds_of_the_jobs_own_are_held_to_the_deadline(asked: Any, wanted: int | None) -> None:
     engine: Any = VllmEngine(slice_job(model_source="m/m", engine__workers=asked), 1000)

@@ -1,4 +1,5 @@
-"""Nodes that leave while a slice is answered: reclaimed ones, and those that it needs no more."""
+"""Nodes that come and leave while a slice is answered: added and reclaimed ones, and those that it needs no
+more."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from airflow_provider_raydatallm.clusters.embedded.head import LocalHead, head_status
-from tests.chaos.nodes import Node
+from tests.chaos.nodes import Node, taken
 from tests.support.paths import ROOT
 from tests.support.slices import Ask
 from tests.support.waiting import in_thread, wait_for
@@ -32,6 +33,41 @@ def node(ray_head: LocalHead) -> Iterator[Node]:
         node.kill()
 
 
+def begun(folder: Path) -> Counter[str]:
+    """Rows that `NotingWorkers` have begun, by node."""
+    path = folder / "out.begun"
+    return Counter(path.read_text().split() if path.exists() else ())
+
+
+def test_engine_on_a_node_that_is_added_joins_a_running_slice(
+    ask: Ask, ray_head: LocalHead, node: Node, tiny_model: Path, tmp_path: Path
+) -> None:
+    """As an autoscaler adds one, for a worker that is to help in finishing in time."""
+    assert node.id
+    pq.write_table(pa.table({"name": [f"n{i}" for i in range(ROWS)]}), tmp_path / "in.parquet")
+    results: list[Any] = []
+    with taken(ray_head, 4):  # all that a second worker could have
+        thread = in_thread(
+            ask, results, input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model),
+            code_paths=[str(ROOT / "tests" / "support" / "stub_worker.py")],
+            engine="stub_worker:NotingWorkers", sampling_params={"max_tokens": 100}, poll_interval=1.0,
+            engine__workers=(1, 2), engine__kwargs={"tensor_parallel_size": 4}, engine__batch_size=AT_ONCE,
+            engine__max_concurrent_batches=1, limits__finish_by="1s",
+        )  # fmt: skip
+        wait_for(lambda: sum(begun(tmp_path).values()) >= AT_ONCE)
+        added = Node(ray_head, 4)
+        try:
+            assert added.id not in begun(tmp_path)
+            thread.join(240)
+        finally:
+            added.kill()
+    [result] = results
+    assert result["counts"]["succeeded"] == ROWS
+    assert begun(tmp_path)[added.id] > AT_ONCE
+    assert sum(begun(tmp_path).values()) == ROWS
+    assert result["balance"]["workers"] == 2
+
+
 @pytest.mark.parametrize("seconds", [40, pytest.param(0, marks=pytest.mark.long)], ids=["notice", "none"])
 def test_rows_of_a_node_that_is_reclaimed_are_asked_again_only_without_notice(
     ask: Ask, node: Node, tiny_model: Path, tmp_path: Path, seconds: int
@@ -47,21 +83,19 @@ def test_rows_of_a_node_that_is_reclaimed_are_asked_again_only_without_notice(
         engine__max_concurrent_batches=1,
     )  # fmt: skip
 
-    def begun() -> Counter[str]:
-        path = tmp_path / "out.begun"
-        return Counter(path.read_text().split() if path.exists() else ())
-
-    wait_for(lambda: begun()[node.id] > AT_ONCE)
+    wait_for(lambda: begun(tmp_path)[node.id] > AT_ONCE)
     if seconds:
         node.give_notice(seconds)
-        before = begun()[node.id]
-        wait_for(lambda: sum(begun().values()) > ROWS - 2 * AT_ONCE)
-        assert begun()[node.id] - before <= 2 * AT_ONCE  # what it had, and what came while it was told
+        before = begun(tmp_path)[node.id]
+        wait_for(lambda: sum(begun(tmp_path).values()) > ROWS - 2 * AT_ONCE)
+        assert (
+            begun(tmp_path)[node.id] - before <= 2 * AT_ONCE
+        )  # what it had, and what came while it was told
     node.kill()
     thread.join(240)
     [result] = results
     assert result["counts"]["succeeded"] == ROWS
-    asked_again = sum(begun().values()) - ROWS
+    asked_again = sum(begun(tmp_path).values()) - ROWS
     assert asked_again == 0 if seconds else 0 < asked_again <= 2 * AT_ONCE
 
 

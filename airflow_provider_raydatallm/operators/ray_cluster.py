@@ -117,7 +117,8 @@ class _EndRayClusterOperator(BaseOperator):
 
 class CleanRayClustersOperator(BaseOperator):
     """Ends the Ray clusters on Kubernetes whose every task has ended and released nothing, such as those that
-    were killed or marked; and removes what KubeRay keeps of clusters that it has ended.
+    were killed or marked; and removes what KubeRay keeps of clusters that it has ended. A cluster of one task
+    whose job runs goes on: KubeRay ends it with the job.
 
     Returns the names of both.
 

@@ -53,15 +53,16 @@ def end(conn_id: str, namespace: str, cluster: MadeCluster) -> None:
 
 
 def clean(conn_id: str, namespace: str, find_ended: FindEnded = none_has_ended) -> Iterator[MadeCluster]:
-    """Ends those whose every task has ended and released nothing, and removes what KubeRay keeps of those
-    that it has ended; yields each.
+    """Ends those whose every task has ended and released nothing, but for one with a job, which may go on
+    without its task, and with which KubeRay ends it. Removes what KubeRay keeps of those that it has ended.
+    Yields each.
 
     :param find_ended: see `Cluster.release`.
     :raises RayConnectionError, RayUnreachableError: see `find`.
     """
     api = KubernetesApi(conn_id, namespace)
     for job in api.find(ray_job.MANAGED)[0]:
-        if not ray_job.is_ending(job) and ray_job.needing(job, find_ended):
+        if not ray_job.is_ending(job) and (ray_job.is_used(job) or ray_job.needing(job, find_ended)):
             continue
         metadata = job["metadata"]
         with contextlib.suppress(ConflictError):  # a task needs it again, or it is another one

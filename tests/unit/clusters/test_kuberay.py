@@ -344,6 +344,16 @@ def test_clusters_that_all_their_tasks_have_left_are_ended_by_a_dag(
     assert ray_job.owner_of(world.job).startswith("own/")
 
 
+def test_job_that_goes_on_without_its_task_keeps_its_cluster(world: World) -> None:
+    world.submit(world.tracker("own"))  # with cancel_on_kill=False, say
+    assert list(made_clusters.clean("kubernetes_default", "ml", lambda tasks: tasks)) == []
+    world.end_job()
+    eventually(lambda: ray_job.is_ending(world.job))
+    [cleaned] = made_clusters.clean("kubernetes_default", "ml", lambda tasks: tasks)
+    assert cleaned.owner.startswith("own/")
+    eventually(world.nothing_is_left)
+
+
 def test_cluster_that_a_task_needs_again_is_not_cleaned_up(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,6 +61,12 @@ class RayClusterOperator(BaseOperator):
     def ends(self, task_id: str, **kwargs: Any) -> BaseOperator:
         """Returns a teardown task, which runs whatever became of the tasks between them."""
         self._teardown = _EndRayClusterOperator(task_id=task_id, setup=self, **kwargs)
+        if self._teardown.get_closest_mapped_task_group() is not self.get_closest_mapped_task_group():
+            raise RayLLMInputError(
+                f"{task_id} and {self.task_id} are not in the same mapped task group: it would end none of "
+                "its clusters",
+                advice="Call `ends` within the group",
+            )
         teardown: BaseOperator = self._teardown.as_teardown(setups=self)
         return teardown
 
@@ -137,6 +143,11 @@ class CleanRayClustersOperator(BaseOperator):
         for cluster in made_clusters.clean(self.kubernetes_conn_id, self.namespace, find_ended):
             self.log.info("Ended Ray cluster %s, which was made for %s", cluster.name, cluster.owner)
             ended.append(cluster.name)
+        left = made_clusters.find(self.kubernetes_conn_id, self.namespace)
+        self.log.info(
+            "Ray clusters of connection %s, namespace %s: %d ended, %d left",
+            self.kubernetes_conn_id, self.namespace or "(the connection's)", len(ended), len(left),
+        )  # fmt: skip
         return ended
 
 

@@ -51,6 +51,7 @@ class KubernetesApi:
 
     def __init__(self, conn_id: str, namespace: str = "") -> None:
         self.conn_id, self._namespace = conn_id, namespace
+        self._known: tuple[float, Any] | None = None
 
     @property
     def label(self) -> str:
@@ -181,11 +182,14 @@ class KubernetesApi:
         if not place:
             arguments["namespace"] = self.namespace
         try:
-            return call(*place, **arguments, _request_timeout=_TIMEOUT)
+            answer = call(*place, **arguments, _request_timeout=_TIMEOUT)
         except Exception as e:
             if may_miss and getattr(e, "status", None) == 404:
                 return None
             raise self._error_of(e, call.__name__.partition("_")[0], of) from e
+        if place and not isinstance(answer, Mapping):
+            raise RayUnreachableError(f"{self.label}: something else than the API server answers")
+        return answer
 
     def _error_of(self, error: Exception, verb: str, of: str) -> Exception:
         from kubernetes.client import ApiException
@@ -214,6 +218,7 @@ class KubernetesApi:
             return RayUnreachableError(f"{self.label}: the API server cannot be reached: {words}")
         if status == 401:  # a program that says a token may have failed
             _hooks.clear()
+            self._known = None
             return RayUnreachableError(what, advice=f"Is the token of connection {self.conn_id!r} valid?")
         if status == 429 or status >= 500:
             return RayUnreachableError(f"{self.label}: the API server fails with {status}: {words}")
@@ -223,8 +228,15 @@ class KubernetesApi:
         }.get(status, "")
         return RayConnectionError(what, advice=advice)
 
-    @cached_property
+    @property
     def _hook(self) -> Any:
+        """With credentials as they were a moment ago, also of a watch that lasts."""
+        now = time.monotonic()
+        if self._known is None or self._known[0] < now:
+            self._known = (now + _HOOK_SECONDS, self._open_hook())
+        return self._known[1]
+
+    def _open_hook(self) -> Any:
         try:
             from airflow.providers.cncf.kubernetes.hooks.kubernetes import KubernetesHook
             from kubernetes.client import Configuration
@@ -250,11 +262,11 @@ class KubernetesApi:
             hook.client_configuration.retries = False  # here, by who asks
         return _latest(hook)
 
-    @cached_property
+    @property
     def _objects(self) -> Any:
         return self._reach(lambda: self._hook.custom_object_client)
 
-    @cached_property
+    @property
     def _core(self) -> Any:
         return self._reach(lambda: self._hook.core_v1_client)
 

@@ -199,7 +199,9 @@ class KubeRayCluster(Cluster):
         """Drops what others hold whose tasks have ended. Who changes the holds meanwhile does it in turn."""
         holds = ray_job.holds(job)
         latest: RayJob | None = job
-        while latest is not None and ray_job.holds(latest) == holds:
+        for _ in range(_TRIES):
+            if latest is None or ray_job.holds(latest) != holds:
+                return
             try:
                 self._drop(latest, holds.keys() - ray_job.needing(latest, find_ended))
                 return

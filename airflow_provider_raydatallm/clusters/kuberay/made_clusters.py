@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from airflow_provider_raydatallm.clusters.base import FindEnded, none_has_ended
 from airflow_provider_raydatallm.clusters.kuberay import ray_job
 from airflow_provider_raydatallm.clusters.kuberay.api import ConflictError, KubernetesApi
 from airflow_provider_raydatallm.clusters.kuberay.ray_job import RayJob
+from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
+
+_TRIES = 3
+#: For so long a cluster that has ended is left to its task.
+_LOOKED_AT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True)
@@ -60,22 +64,48 @@ def clean(conn_id: str, namespace: str, find_ended: FindEnded = none_has_ended) 
     :param find_ended: see `Cluster.release`.
     :raises RayConnectionError, RayUnreachableError: see `find`.
     """
-    api = KubernetesApi(conn_id, namespace)
+    api, errors = KubernetesApi(conn_id, namespace), []
     for job in api.find(ray_job.MANAGED)[0]:
-        if not ray_job.is_ending(job) and (ray_job.is_used(job) or ray_job.needing(job, find_ended)):
-            continue
-        metadata = job["metadata"]
-        with contextlib.suppress(ConflictError):  # a task needs it again, or it is another one
+        try:
+            if _clean(api, job, find_ended):
+                yield _made(job)
+        except (RayConnectionError, RayUnreachableError) as e:
+            errors.append(e)
+    if errors:
+        raise errors[0]
+
+
+def _clean(api: KubernetesApi, job: RayJob, find_ended: FindEnded) -> bool:
+    latest: RayJob | None = job
+    for _ in range(_TRIES):
+        if latest is None or latest["metadata"]["uid"] != job["metadata"]["uid"]:
+            return False
+        if "deletionTimestamp" in latest["metadata"] or not _is_left(latest, find_ended):
+            return False
+        metadata = latest["metadata"]
+        try:
             api.delete(str(metadata["name"]), str(metadata["resourceVersion"]), str(metadata["uid"]))
-            yield _made(job)
+            return True
+        except ConflictError:  # a task needs it again, or KubeRay has written
+            latest = api.get(str(metadata["name"]))
+    return False
+
+
+def _is_left(job: RayJob, find_ended: FindEnded) -> bool:
+    if ray_job.is_ending(job):
+        # A task may still look there for what has become of its job.
+        since = (job.get("status") or {}).get("endTime") or job["metadata"]["creationTimestamp"]
+        return datetime.now(UTC) - datetime.fromisoformat(since) > _LOOKED_AT
+    return not ray_job.is_used(job) and not ray_job.needing(job, find_ended)
 
 
 def _made(job: RayJob) -> MadeCluster:
     metadata, has_ended = job["metadata"], ray_job.is_ending(job)
     started = (job.get("status") or {}).get("startTime")
+    lifetime_s = job["spec"].get("activeDeadlineSeconds")
     ends_by = ""
-    if started and not has_ended:
-        at = datetime.fromisoformat(started) + timedelta(seconds=job["spec"]["activeDeadlineSeconds"])
+    if started and lifetime_s and not has_ended:
+        at = datetime.fromisoformat(started) + timedelta(seconds=lifetime_s)
         ends_by = at.isoformat(timespec="seconds")
     return MadeCluster(
         name=str(metadata["name"]),

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+#: That one question about tasks may name: they stand in an address.
+_MOST_RUNS = 100
 #: Between two tries to stop a job.
 _AGAIN_SECONDS = 0.5
 #: States of a task that last.
@@ -127,22 +129,33 @@ def find_ended(tasks: Collection[str]) -> list[str]:
             dag_id, _, rest = task.partition("/")
             run_id, task_id, index = rest.rsplit("/", 2)
             asked[dag_id, task_id][run_id, int(index)] = task
-    ended = []
-    # One by one: in an answer about several, the name of a mapped task's instance may be another task's.
+    ended: list[str] = []
     for (dag_id, task_id), instances in asked.items():
-        try:
-            states = task_runner.RuntimeTaskInstance.get_task_states(
-                dag_id=dag_id, run_ids=sorted({run_id for run_id, _ in instances}), task_ids=[task_id]
-            )
-        except AirflowRuntimeError as e:
-            logger.warning("Cannot ask Airflow which tasks of %s have ended; their holds stay: %s", dag_id, e)
-            continue
-        for (run_id, map_index), task in instances.items():
-            name = task_id if map_index < 0 else f"{task_id}_{map_index}"
-            state = (states.get(run_id) or {}).get(name)
-            if getattr(state, "value", state) in ENDED:
-                ended.append(task)
+        found = list(instances.items())
+        for begin in range(0, len(found), _MOST_RUNS):
+            ended += _ended_of(dag_id, task_id, dict(found[begin : begin + _MOST_RUNS]))
     return ended
+
+
+def _ended_of(dag_id: str, task_id: str, instances: Mapping[tuple[str, int], str]) -> Iterator[str]:
+    """One task by itself: in an answer about several, the name of a mapped one's instance may be another's.
+
+    :param instances: by run and map index.
+    """
+    from airflow.sdk.execution_time import task_runner
+
+    try:
+        states = task_runner.RuntimeTaskInstance.get_task_states(
+            dag_id=dag_id, run_ids=sorted({run_id for run_id, _ in instances}), task_ids=[task_id]
+        )
+    except AirflowRuntimeError as e:
+        logger.warning("Cannot ask Airflow which tasks of %s have ended; their holds stay: %s", dag_id, e)
+        return
+    for (run_id, map_index), task in instances.items():
+        name = task_id if map_index < 0 else f"{task_id}_{map_index}"
+        state = (states.get(run_id) or {}).get(name)
+        if getattr(state, "value", state) in ENDED:
+            yield task
 
 
 async def stop_own_job(

@@ -31,6 +31,7 @@ def make(kube: Kube, name: str, state: str) -> None:
     status = {"jobDeploymentStatus": state, "startTime": "2026-01-31T10:00:00Z"}
     if state == "Failed":
         status |= {"reason": "DeadlineExceeded", "message": "it has passed"}
+        status["endTime"] = "2026-01-31T12:00:00Z"
     kube.store.patch("rayjobs", "ml", name, lambda job: {**job, "status": status}, status=True)
 
 

@@ -9,10 +9,11 @@ import time
 from collections.abc import Collection
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task_group
 from airflow.sdk.exceptions import AirflowRuntimeError
 from airflow.sdk.execution_time import task_runner
 from airflow.sdk.execution_time.comms import ErrorResponse
@@ -23,6 +24,7 @@ from airflow_provider_raydatallm.clusters.kuberay import made_clusters, ray_job
 from airflow_provider_raydatallm.clusters.kuberay.api import KubernetesApi
 from airflow_provider_raydatallm.exceptions import (
     RayConnectionError,
+    RayLLMInputError,
     RayLLMJobError,
     RayQueueTimeoutError,
     RayUnreachableError,
@@ -344,11 +346,15 @@ def test_clusters_that_all_their_tasks_have_left_are_ended_by_a_dag(
     assert ray_job.owner_of(world.job).startswith("own/")
 
 
-def test_job_that_goes_on_without_its_task_keeps_its_cluster(world: World) -> None:
+def test_job_that_goes_on_without_its_task_keeps_its_cluster(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     world.submit(world.tracker("own"))  # with cancel_on_kill=False, say
     assert list(made_clusters.clean("kubernetes_default", "ml", lambda tasks: tasks)) == []
     world.end_job()
     eventually(lambda: ray_job.is_ending(world.job))
+    assert list(made_clusters.clean("kubernetes_default", "ml", lambda tasks: tasks)) == []
+    monkeypatch.setattr(made_clusters, "_LOOKED_AT", timedelta(0))  # its task looks there no more
     [cleaned] = made_clusters.clean("kubernetes_default", "ml", lambda tasks: tasks)
     assert cleaned.owner.startswith("own/")
     eventually(world.nothing_is_left)
@@ -361,11 +367,51 @@ def test_cluster_that_a_task_needs_again_is_not_cleaned_up(
     world.wait_for_cluster(world.tracker("own"))
 
     def find_ended(tasks: Collection[str]) -> Collection[str]:
+        if 2 in ray_job.holds(world.job).values():
+            return ()
         world.tracker("own", try_number=2).hook.acquire()
         return tasks
 
     assert list(made_clusters.clean("kubernetes_default", "ml", find_ended)) == []
     assert list(ray_job.holds(world.job).values()) == [2]
+
+
+def test_cluster_that_cannot_be_ended_keeps_no_other(world: World) -> None:
+    for name in ("a", "b", "c"):
+        world.kube.objects("rayjobs")
+        tracker = world.tracker(name)
+        with pytest.raises(ClusterStartingError):
+            tracker.hook.acquire()
+    world.kube.fail("delete", "rayjobs", 403, message="no")
+    cleaned = made_clusters.clean("kubernetes_default", "ml", lambda tasks: tasks)
+    names = [next(cleaned).name for _ in range(2)]
+    with pytest.raises(RayConnectionError, match="refuses to delete"):
+        next(cleaned)
+    eventually(lambda: len(world.kube.objects("rayjobs")) == 1)
+    assert world.job["metadata"]["name"] not in names
+
+
+def test_cluster_is_ended_also_while_kuberay_writes(world: World) -> None:
+    world.wait_for_cluster(world.tracker("own"))
+    world.kube.fail("delete", "rayjobs", 409)
+    [cleaned] = made_clusters.clean("kubernetes_default", "ml", lambda tasks: tasks)
+    assert cleaned.owner.startswith("own/")
+    eventually(world.nothing_is_left)
+
+
+def test_teardown_belongs_to_the_mapped_group_of_its_setup() -> None:
+    cluster = {"template": CLUSTER, "namespace": "ml", "name": "backfill"}
+    made: list[RayClusterOperator] = []
+    with DAG("backfill", schedule=None):
+
+        @task_group
+        def of_day(day: str) -> None:
+            made.append(RayClusterOperator(task_id="make", ray_conn_id=CONNECTION, cluster=cluster))
+            made[0].ends("end")
+
+        of_day.expand(day=["a", "b"])
+        with pytest.raises(RayLLMInputError, match=r"end_all and of_day\.make are not in the same mapped"):
+            made[0].ends("end_all")
 
 
 def test_setup_without_a_teardown_says_until_when_its_cluster_stays(
@@ -391,6 +437,20 @@ def test_task_that_is_called_as_anothers_mapped_instance_keeps_its_hold(
 
     monkeypatch.setattr(task_runner.RuntimeTaskInstance, "get_task_states", get_task_states)
     assert find_ended(["d/r/t/3", "d/r/t_3/-1", "d/r/t/4", "no key"]) == ["d/r/t/3"]
+
+
+def test_airflow_is_asked_for_no_more_runs_than_an_address_may_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def get_task_states(run_ids: list[str], **_: Any) -> dict[str, Any]:
+        asked.append(len(run_ids))
+        return {run_id: {"t": "failed"} for run_id in run_ids}
+
+    monkeypatch.setattr(task_runner, "SUPERVISOR_COMMS", None, raising=False)
+    monkeypatch.setattr(task_runner.RuntimeTaskInstance, "get_task_states", get_task_states)
+    tasks = [f"d/{day}/t/-1" for day in range(250)]
+    assert find_ended(tasks) == tasks
+    assert asked == [100, 100, 50]
 
 
 def test_airflow_that_cannot_be_asked_leaves_every_hold(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,15 +11,18 @@ from typing import Any
 
 import httpx
 import pytest
+from aiohttp import web
 from airflow.sdk._shared.secrets_masker import secrets_masker
 
 from airflow_provider_raydatallm.clusters.base import Access
+from airflow_provider_raydatallm.clusters.kuberay import watch
 from airflow_provider_raydatallm.clusters.kuberay.api import KubernetesApi
 from airflow_provider_raydatallm.exceptions import RayConnectionError, RayUnreachableError
 from airflow_provider_raydatallm.hooks import jobs_api
 from airflow_provider_raydatallm.hooks.connection import RaySettings
 from airflow_provider_raydatallm.hooks.http_clients import client_options
 from tests.support.http_server import tls_server
+from tests.support.kube.server import Kube
 from tests.support.kube.tasks import World, eventually, set_kubernetes
 
 
@@ -160,6 +163,24 @@ def test_credentials_that_are_refused_may_come_back(world: World) -> None:
     with pytest.raises(RayUnreachableError, match=r"Is the token of connection .kubernetes_default. valid\?"):
         api.find("a=b")
     assert api.find("a=b")[0] == []
+
+
+def test_watch_goes_on_with_the_credentials_of_now(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(watch, "_FIRST_PAUSE_S", 0.05)
+    world.wait_for_cluster(world.tracker("before"))
+    world.kube.token = "rotated"
+    set_kubernetes(world.kube, monkeypatch)
+    world.kube.cut_watches()
+    world.wait_for_cluster(world.tracker("after"))
+
+
+def test_page_in_place_of_the_api_server_may_pass(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def answer(kube: Kube, request: web.Request) -> web.Response:
+        return web.Response(text="<html>login</html>", content_type="text/html")
+
+    monkeypatch.setattr(Kube, "_answer", answer)
+    with pytest.raises(RayUnreachableError, match="something else than the API server answers"):
+        KubernetesApi("kubernetes_default", "ml").find("a=b")
 
 
 def test_connection_to_something_else_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

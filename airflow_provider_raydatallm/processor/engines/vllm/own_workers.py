@@ -91,7 +91,7 @@ class OwnWorkers:
         left = [worker for worker in self._workers if not worker.is_released]
         # Where all raise at their first start, later starts would, too.
         if all(w.is_given_up or (w.cannot_start and not self.is_ready) for w in left):
-            if len(left) < len(self._workers):
+            if len(left) < len(self._workers) and self.is_ready:
                 self._start_released(len(self._workers))
                 return
             raise next(w.error for w in reversed(self._workers) if w.error is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -130,6 +131,30 @@ def test_as_many_workers_start_as_finish_in_time() -> None:
     assert running(workers) == 6
     workers.fit(10_000, 100, None)
     assert running(workers) == 8
+
+
+class Broken(Idle):
+    """Cannot start."""
+
+    def __init__(self) -> None:
+        super().__init__(is_ready=False)
+        self.error = RuntimeError("the actor died in its creation task")
+        self._restarts, self._deaths = (0.0,), 1
+
+    def check(self) -> None:
+        """It died before."""
+
+
+@pytest.mark.parametrize("was_ready", [False, True])
+def test_engine_that_cannot_start_starts_no_others(was_ready: bool) -> None:
+    workers = own_workers(*(Broken() for _ in range(4)))
+    workers._workers[0].was_ready, workers.startup_seconds = was_ready, {"load": 1.0}
+    workers._workers[0]._deaths = 2
+    for worker in workers._workers[1:]:
+        worker.is_released = True
+    with nullcontext() if was_ready else pytest.raises(RuntimeError, match="creation task"):
+        workers.check()
+    assert [worker.starts for worker in workers._workers] == [0, *[int(was_ready)] * 3]
 
 
 def test_place_of_a_worker_that_was_given_up_is_filled() -> None:

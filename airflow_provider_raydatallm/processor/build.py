@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.probes import ProbeFigures
+from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.contract.spec.slice_job import SliceJob
 from airflow_provider_raydatallm.processor.gates.own_checks import CheckPlan, run_check
 from airflow_provider_raydatallm.processor.inference.ray_cluster import Cluster, InferencePlan
@@ -131,6 +132,19 @@ class Build:
         of_probes = self.base.to_report(self.job.slice_path).probes
         hashes = {probe.name: probe.hash for probe in self.probes}
         return {name: told for name, told in of_probes.items() if told.hash == hashes.get(name)}
+
+    def hear_of_golden(self, verdicts: Sequence[GateVerdict], answered_by: Set[int] | None = None) -> None:
+        """Has other slices doubt what the cache of answers has of runs that golden rows speak against.
+
+        :param answered_by: their epochs; None: all that there were.
+        """
+        said = {verdict.verdict for verdict in verdicts if verdict.of == "golden"}
+        if self.inference is None or not said & {"failed", "held"}:
+            return
+        starts = self.checkpoint.starts()
+        if epochs := starts.keys() & (starts.keys() if answered_by is None else answered_by):
+            self.inference.engine.doubt_answers(min(starts[epoch] for epoch in epochs))
+            self.checkpoint.remove_starts(epochs)  # else each clear would doubt what was answered since
 
     def _state_of(self, plan: Plan, checkpoint: Checkpoint, lease: Lease | None) -> CheckpointState:
         since_epoch = 0

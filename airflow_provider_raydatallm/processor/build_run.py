@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,7 +15,6 @@ import pyarrow as pa
 from airflow_provider_raydatallm.contract.result.errors import SliceError
 from airflow_provider_raydatallm.contract.result.probes import ProbeFigures
 from airflow_provider_raydatallm.contract.result.report import Report
-from airflow_provider_raydatallm.contract.result.verdict import GateVerdict
 from airflow_provider_raydatallm.processor.build import Build
 from airflow_provider_raydatallm.processor.engines.base import Engine, EngineGivenUpError
 from airflow_provider_raydatallm.processor.gates.facts import Facts
@@ -335,17 +334,6 @@ class BuildRun:
         if self.lease.superseded:
             raise NumberTakenError(f"another run published {self.build.folders.table.url} meanwhile")
 
-    def _hear_of_golden(self, answered_by: Set[int], verdicts: Sequence[GateVerdict]) -> None:
-        """:param answered_by: epochs of the runs whose answers count."""
-        build = self.build
-        said = {verdict.verdict for verdict in verdicts if verdict.of == "golden"}
-        if build.inference is None or not said & {"failed", "held"}:
-            return
-        starts = build.checkpoint.starts()
-        if epochs := {*answered_by, self.lease.epoch} & starts.keys():
-            build.inference.engine.doubt_answers(min(starts[epoch] for epoch in epochs))
-            build.checkpoint.remove_starts(epochs)  # else each clear would doubt what was answered since
-
     def stage(
         self, state: CheckpointState, figures: Mapping[str, ProbeFigures], keep_days: float
     ) -> StagedVersion:
@@ -356,7 +344,7 @@ class BuildRun:
         if carried_over is None and state.ledger.rows.carried.any():  # one of the fragments was damaged
             raise NumberTakenError("rows of the published version are to be copied again")
         rejections = build.checkpoint.rejections(state.honoured) if build.job.quality.gates else 0
-        hear = partial(self._hear_of_golden, state.ledger.rows.run_epochs)
+        hear = partial(build.hear_of_golden, answered_by={*state.ledger.rows.run_epochs, self.lease.epoch})
 
         def report_of(totals: Totals, files: Sequence[str]) -> Report:
             meter.record_publish_time(time.monotonic() - started)

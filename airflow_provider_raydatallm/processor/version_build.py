@@ -183,7 +183,7 @@ class VersionBuild(Build):
             raise
         rejections = self.checkpoint.rejections(staged.version.body.get("honoured") or ())
         slice_ = replace(told, checks=checks, rejections=rejections)
-        return staged.with_gates(pass_gates(self.job, slice_))
+        return staged.with_gates(pass_gates(self.job, slice_, self.hear_of_golden))
 
     def stage(self, lease: Lease, cluster: Cluster, keep_days: float = 0) -> StagedVersion:
         """Answers the missing rows and stages the version.

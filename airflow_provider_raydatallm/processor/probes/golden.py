@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections import defaultdict, deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -26,6 +27,13 @@ from airflow_provider_raydatallm.processor.input.survey import find_columns, sur
 from airflow_provider_raydatallm.processor.input.types.codec import schema_to_json
 from airflow_provider_raydatallm.processor.input.types.declared import parse_path
 from airflow_provider_raydatallm.processor.probes.base import Answered, Probe, Tokens, beside_answers
+from airflow_provider_raydatallm.processor.probes.golden_notes import (
+    HAS_ANSWER,
+    KEY,
+    GoldenNote,
+    keys_of,
+    read_notes,
+)
 from airflow_provider_raydatallm.processor.probes.statistics import (
     calibration_error,
     confusions,
@@ -94,16 +102,19 @@ class GoldenRows(Probe):
                 yield pa.concat_tables(reader.read(unit, columns))
 
     def look_back(self, answered: Answered, of_slice: Answered, *, is_finished: bool) -> None:
-        """Notes what was missed by a run that was killed before it could."""
-        judged = self._judge(answered, self._compared(answered, self.columns))
-        missed = judged.missed if is_finished else judged.missed - judged.unanswered
-        if is_finished or missed:
-            self._note(missed, of_slice)
+        """Notes what a run was answered that was killed before it could; of some rows only if they were
+        wrong: else what the next run is answered stands for them."""
+        rows = self._rows(answered)
+        note = GoldenNote((rows.to_part(with_failed=is_finished),))
+        if is_finished or not all(self._were_right(note, rows, self.columns).values()):
+            self._note(note, of_slice)
 
     def figures(self, answered: Answered, of_slice: Answered) -> GoldenFigures:
         job, ledger = self.inference.job, answered.ledger
         found, tokens = _Found(), Tokens()
         fields = answered.fields()
+        rows = self._rows(answered)
+        notes = self._note(GoldenNote((rows.to_part(),)), of_slice)
         columns = tuple(name for name in self.columns if name in fields or not len(ledger.rows))
         if not columns:
             raise SliceError(
@@ -118,14 +129,18 @@ class GoldenRows(Probe):
         label, probability = label_column(job), probability_column(job)
         label = label if label in columns and not _is_multi_label(job) else None
         tokens.add_all(answered)
-        units = list(self._compared(answered, columns, probability))
-        for unit in units:
-            found.are_right += np.all(unit.right, axis=0).tolist()
-            if label is not None:
-                found.add_labels(unit, label, probability, unit.right[columns.index(label)])
-        correct, total = sum(found.are_right), len(found.are_right)
+        right = np.zeros((len(columns), len(rows.keys)), bool)
+        of_answered = rows.expected.take(pa.array(rows.offsets))
+        for number, name in enumerate(columns if len(rows.offsets) else ()):
+            right[number, rows.offsets] = _are_equal(
+                of_answered.column(name), rows.said.column(name), _comparison(job, name)
+            )
+        are_right = np.all(right, axis=0)
+        if label is not None:
+            found.add_labels(rows, label, probability, right[columns.index(label)])
+        correct, total = int(are_right.sum()), len(are_right)
         low, high = wilson_interval(correct, total)
-        lowest = self._lowest_accuracy(self._judge(answered, units), correct, of_slice)
+        lowest = self._lowest_accuracy(rows, columns, are_right, notes, of_slice)
         return GoldenFigures(
             hash=self.hash,
             columns=columns,
@@ -141,117 +156,129 @@ class GoldenRows(Probe):
             lowest=lowest if lowest < correct / total else None,
         )
 
-    def _compared(
-        self, answered: Answered, columns: Sequence[str], probability: str | None = None
-    ) -> Iterator[_Compared]:
-        """Yields the rows of each unit beside their answers."""
-        fields = answered.fields()
-        wanted = [fields[name] for name in (*columns, probability) if name in fields]
-        answers = answered.reader(answered.ledger.rows, wanted)
-        for index, expected in enumerate(self._read(self.plan.columns)):
-            offsets, said = answers.window(index, 0, expected.num_rows)
-            right = np.zeros((len(columns), expected.num_rows), bool)
-            rows = expected.take(pa.array(offsets))
-            for number, name in enumerate(columns):
-                if len(offsets) and name in fields:
-                    kind = _comparison(self.inference.job, name)
-                    right[number, offsets] = _are_equal(rows.column(name), said.column(name), kind)
-            yield _Compared(expected, columns, offsets, said, right)
+    def _rows(self, answered: Answered) -> _Rows:
+        job = self.inference.job
+        others = beside_answers(job) - {probability_column(job)}
+        fields = [field for name, field in answered.fields().items() if name not in others]
+        answers = answered.reader(answered.ledger.rows, fields)
+        keys: list[str] = []
+        expected, offsets, said = [], [], []
+        for index, table in enumerate(self._read(self.plan.columns)):
+            of_unit, answers_of_unit = answers.window(index, 0, table.num_rows)
+            offsets.append(of_unit + len(keys))
+            keys += keys_of(table.select(self.inference.builder.columns).to_pylist())
+            expected.append(table.select(self.columns))
+            said.append(answers_of_unit)
+        return _Rows(
+            keys,
+            pa.concat_tables(expected, promote_options="permissive"),
+            np.concatenate(offsets),
+            pa.concat_tables(said, promote_options="permissive"),
+        )
 
-    def _judge(self, answered: Answered, units: Iterable[_Compared]) -> _Judged:
-        """Names right answers by the columns that the request reads and by what they are compared with, so
-        that they are the same in a file of another format, or with other columns."""
-        job, requested = self.inference.job, sorted(self.inference.builder.columns)
-        types = {field.name: field.type for field in self.inference.shape.known_fields}
-        types |= {name: field.type for name, field in answered.fields().items()}
-        judged = _Judged()
-        for unit in units:
-            asked = [
-                [_plain_text(value) for value in row.values()]
-                for row in unit.expected.select(requested).to_pylist()
-            ]
-            of_rows: list[set[str]] = [set() for _ in asked]
-            for name, are_right in zip(unit.columns, unit.right, strict=True):
-                values = unit.expected.column(name)
-                plain = _plain_values(values, types.get(name, values.type), _comparison(job, name))
-                keys = [short_hash([row, name, value]) for row, value in zip(asked, plain, strict=True)]
-                for of_row, key in zip(of_rows, keys, strict=True):
-                    of_row.add(key)
-                is_answered = np.zeros(len(keys), bool)
-                is_answered[unit.offsets] = True
-                judged.right |= {key for key, is_right in zip(keys, are_right, strict=True) if is_right}
-                judged.unanswered |= {
-                    key for key, is_one in zip(keys, is_answered, strict=True) if not is_one
-                }
-            judged.rows += of_rows
-        return judged
+    def _note(self, note: GoldenNote, of_slice: Answered) -> dict[int, GoldenNote]:
+        """Notes it with the slice's answers of each run of which nothing is noted. Returns the notes on all
+        that count, by the runs' epochs."""
+        epochs, notes = of_slice.ledger.rows.run_epochs, read_notes(of_slice.checkpoint)
+        for epoch in epochs - notes.keys():
+            notes[epoch] = note
+            note.save(of_slice.checkpoint, epoch)
+        return {epoch: notes[epoch] for epoch in epochs}
 
-    def _note(self, wrong: Set[str], of_slice: Answered) -> dict[int, frozenset[str]]:
-        """Notes right answers that were missed with the slice's answers of each run of which nothing is
-        noted, for who adds answers of another model to them. Returns what is noted, by runs' epochs."""
-        checkpoint, epochs = of_slice.checkpoint, of_slice.ledger.rows.run_epochs
-        noted = checkpoint.wrong_golden_rows()
-        for epoch in epochs:
-            known = noted.get(epoch)
-            if known is None or (epoch == max(epochs) and not wrong <= known):
-                noted[epoch] = (known or frozenset()) | wrong
-                checkpoint.save_wrong_golden_rows(epoch, noted[epoch])
-        return {epoch: noted[epoch] for epoch in epochs}
+    def _lowest_accuracy(
+        self,
+        rows: _Rows,
+        columns: Sequence[str],
+        are_right: np.ndarray,
+        notes: dict[int, GoldenNote],
+        of_slice: Answered,
+    ) -> float:
+        """Returns the lowest accuracy beside any of the slice's answers that count, of the rows that were
+        asked with them."""
+        lowest = float(are_right.mean())
+        for epoch, note in notes.items():
+            were_right = self._were_right(note, rows, columns)
+            if epoch == max(notes):
+                # Those of the newest answers may have been asked once more, and the file may have others.
+                wrong = np.flatnonzero(~are_right).tolist()
+                keys = {rows.keys[row] for row in wrong if were_right.get(row, True)}
+                if keys:
+                    more = pa.array([key in keys for key in rows.keys])
+                    note = GoldenNote((*note.parts, rows.to_part().filter(more)))
+                    note.save(of_slice.checkpoint, epoch)
+                    were_right = self._were_right(note, rows, columns)
+            if were_right:
+                lowest = min(lowest, sum(were_right.values()) / len(were_right))
+        return lowest
 
-    def _lowest_accuracy(self, judged: _Judged, correct: int, of_slice: Answered) -> float:
-        """Returns the lowest accuracy beside any of the slice's answers that count. A row that an earlier run
-        did not ask, or which had another right answer then, counts as right."""
-        noted = self._note(judged.missed, of_slice).values()
-        told = [sum(not keys & wrong for keys in judged.rows) for wrong in noted]
-        return min([correct, *told]) / len(judged.rows)
+    def _were_right(self, note: GoldenNote, rows: _Rows, columns: Sequence[str]) -> dict[int, bool]:
+        """Returns whether noted answers are right by now, of those of the rows that it has. Of equal rows,
+        each has the answer of its like, by their order."""
+        were_right: dict[int, bool] = {}
+        for part in note.parts:
+            of_key: dict[str, deque[int]] = defaultdict(deque)
+            for at, key in enumerate(part.column(KEY).to_pylist()):
+                of_key[key].append(at)
+            noted = [row for row, key in enumerate(rows.keys) if key in of_key]
+            if not noted:
+                continue
+            expected = rows.expected.take(pa.array(noted))
+            said = part.take(pa.array([_next(of_key[rows.keys[row]]) for row in noted]))
+            right = np.array(said.column(HAS_ANSWER).to_pylist(), bool)
+            for name in columns:
+                if name not in said.column_names:
+                    right[:] = False
+                    continue
+                kind = _comparison(self.inference.job, name)
+                right &= np.array(_are_equal(expected.column(name), said.column(name), kind), bool)
+            for row, is_right in zip(noted, right.tolist(), strict=True):
+                were_right[row] = were_right.get(row, True) and is_right
+        return were_right
+
+
+def _next(of_key: deque[int]) -> int:
+    """The last one stands for all that come after it."""
+    return of_key.popleft() if len(of_key) > 1 else of_key[0]
 
 
 @dataclass(frozen=True)
-class _Compared:
-    """Golden rows of a unit.
+class _Rows:
+    """Golden rows and their answers.
 
-    :ivar expected: with all columns that are read.
-    :ivar columns: that have right answers.
+    :ivar expected: right answers.
     :ivar offsets: of the rows that are answered.
     :ivar said: their answers.
-    :ivar right: whether answers are right, by column and row.
     """
 
+    keys: list[str]
     expected: pa.Table
-    columns: Sequence[str]
     offsets: np.ndarray
     said: pa.Table
-    right: np.ndarray
 
-
-@dataclass
-class _Judged:
-    """Names of right answers: those of each row, those that were said, and of rows that have no answer."""
-
-    rows: list[set[str]] = field(default_factory=list)
-    right: set[str] = field(default_factory=set)
-    unanswered: set[str] = field(default_factory=set)
-
-    @property
-    def missed(self) -> set[str]:
-        """One of equal rows that is right is enough."""
-        return set().union(*self.rows) - self.right
+    def to_part(self, *, with_failed: bool = True) -> pa.Table:
+        """Returns what is noted of them, in their order."""
+        of_row = dict(zip(self.offsets.tolist(), range(len(self.offsets)), strict=True))
+        rows = range(len(self.keys)) if with_failed else list(of_row)
+        keys = pa.array([self.keys[row] for row in rows], pa.string())
+        has_answer = pa.array([row in of_row for row in rows], pa.bool_())
+        said = self.said.take(pa.array([of_row.get(row) for row in rows], pa.int64()))
+        answers = dict(zip(said.column_names, said.columns, strict=True))
+        return pa.table({**answers, KEY: keys, HAS_ANSWER: has_answer})
 
 
 @dataclass
 class _Found:
     """What is found out of golden rows, unit by unit."""
 
-    are_right: list[bool] = field(default_factory=list)
     #: Of single labels that are wrong: the right one, and the answer.
     pairs: list[tuple[str, str | None]] = field(default_factory=list)
     probabilities: list[float] = field(default_factory=list)
     labels_are_right: list[bool] = field(default_factory=list)
 
-    def add_labels(self, unit: _Compared, label: str, probability: str | None, right: np.ndarray) -> None:
-        offsets, answered = unit.offsets, unit.said
+    def add_labels(self, rows: _Rows, label: str, probability: str | None, right: np.ndarray) -> None:
+        offsets, answered = rows.offsets, rows.said
         said = dict(zip(offsets.tolist(), answered[label].to_pylist(), strict=True)) if len(offsets) else {}
-        for offset, value in enumerate(unit.expected.column(label).to_pylist()):
+        for offset, value in enumerate(rows.expected.column(label).to_pylist()):
             if value is not None and not right[offset]:
                 answer = said.get(offset)
                 shown = str(answer)[:_SHOWN_CHARACTERS] if answer is not None else None
@@ -401,27 +428,6 @@ def _is_equal(expected: Any, answered: Any, comparison: _Comparison) -> bool:
     if comparison == "json" and isinstance(expected, list) and isinstance(answered, list):
         return list(map(_plain_json, expected)) == list(map(_plain_json, answered))
     return bool(expected == answered or (expected != expected and answered != answered))  # which NaN is
-
-
-def _plain_values(expected: pa.ChunkedArray, kind: pa.DataType, comparison: _Comparison) -> list[str]:
-    """Returns the same text for right values that the same answers equal.
-
-    :param kind: of the answers.
-    """
-    plain = []
-    for given, value in zip(expected.to_pylist(), _as_type(expected, kind), strict=True):
-        one = f"no answer: {given}" if value is _NO_ANSWER else value
-        if comparison == "sets" and isinstance(one, list):
-            one = sorted(set(one))
-        elif comparison == "json":
-            one = list(map(_plain_json, one)) if isinstance(one, list) else _plain_json(one)
-        plain.append(_plain_text(one))
-    return plain
-
-
-def _plain_text(value: Any) -> str:
-    """Numbers as a text file has them."""
-    return json.dumps(value, default=str, sort_keys=True) if isinstance(value, list | dict) else str(value)
 
 
 def _plain_json(text: Any) -> Any:

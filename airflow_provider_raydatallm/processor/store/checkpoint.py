@@ -54,7 +54,7 @@ from airflow_provider_raydatallm.processor.store.versions import Version
 T = TypeVar("T")
 
 _POSITIVE = TypeAdapter(Annotated[float, Field(ge=0, allow_inf_nan=False)], config=ConfigDict(strict=True))
-_ROW_KEYS = TypeAdapter(list[str], config=ConfigDict(strict=True))
+_TEXTS = TypeAdapter(list[str], config=ConfigDict(strict=True))
 _NO_SPANS = np.empty((0, 2), np.int64)
 #: In the document of a plan, beside the plan: the arguments that decide answers.
 ASKED = "asked"
@@ -362,13 +362,12 @@ class Checkpoint:
     def remove_starts(self, epochs: Set[int]) -> None:
         self.store.remove_all([f"{self.folder}/{start_of_epoch(epoch)}" for epoch in epochs])
 
-    def wrong_golden_rows(self) -> dict[int, frozenset[str]]:
-        """The right answers that were missed beside those of runs, by the epochs of these."""
-        kept = self._of_epochs(epoch_of_golden, _ROW_KEYS, PLAN_BYTES)
-        return {epoch: frozenset(rows) for epoch, rows in kept.items()}
+    def golden_notes(self) -> dict[int, list[str]]:
+        """What golden rows were answered beside the answers of runs, by the epochs of these."""
+        return self._of_epochs(epoch_of_golden, _TEXTS, PLAN_BYTES)
 
-    def save_wrong_golden_rows(self, epoch: int, rows: Set[str]) -> None:
-        self.store.put_document(f"{self.folder}/{golden_of_epoch(epoch)}", sorted(rows))
+    def save_golden_note(self, epoch: int, parts: Sequence[str]) -> None:
+        self.store.put_document(f"{self.folder}/{golden_of_epoch(epoch)}", parts)
 
     def _of_epochs(
         self, epoch_of: Callable[[str], int | None], body: TypeAdapter[T], max_bytes: int = DOCUMENT_BYTES

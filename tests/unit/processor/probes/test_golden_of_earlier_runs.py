@@ -168,6 +168,20 @@ def test_other_slices_get_nothing_of_a_run_that_was_killed_before_its_gates(
     assert began < since < ended
 
 
+def test_other_slices_hear_of_a_staged_version_that_is_judged_again(
+    job: SliceJob, model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[float] = []
+    monkeypatch.setattr(Engine, "doubt_answers", lambda engine, since: told.append(since))
+    other = {"of": "rows", "max": 1, "then": "hold"}
+    assert run(changed(job, quality__gates=[other, {"of": "golden", "min": 0}]), model).outcome == "held"
+    assert told == []
+    asked = model.answered
+    for _ in range(2):
+        stopped(changed(job, quality__gates=[other, *GATE]), model)
+    assert (len(told), model.answered) == (1, asked)
+
+
 def die(*given: Any, **named: Any) -> None:
     raise KeyboardInterrupt
 
@@ -211,6 +225,72 @@ def test_right_answer_is_the_same_however_its_file_and_the_job_are_written(
     stopped(edit(job), model)
 
 
+@pytest.mark.parametrize(("broken", "good", "right"), [
+    (None, 0.5, "0.5"), (0, 0.5, "0.5"), ([], ["a"], '["a"]'), (None, "x", "x"),
+])  # fmt: skip
+def test_broken_answers_may_be_of_another_type(
+    job: SliceJob, model: Model, broken: Any, good: Any, right: str
+) -> None:
+    """As a function returns them that does not say what."""
+    job = changed(job, postprocess=f"{__name__}:loaded")
+    write_rows(job, "n,answer", '1000,"' + right.replace('"', '""') + '"')
+    model.says, model.fails = json.dumps(broken), ""
+    stopped(job, model)
+    model.says = json.dumps(good)
+    add(job, ["7"])
+    stopped(job, model)
+
+
+def loaded(row: dict[str, Any]) -> dict[str, Any]:
+    return {"answer": json.loads(row["answer"])}
+
+
+def test_golden_row_that_is_added_forgets_none(job: SliceJob, model: Model) -> None:
+    """Also where it gives all rows one more key."""
+    job = changed(job, prompt=None, messages="m")
+    asked = {"role": "user", "content": "0"}
+    Path(job.input_path, "0.csv").unlink()
+    Path(job.input_path, "0.jsonl").write_text(json.dumps({"m": [asked]}) + "\n")
+    golden = Path(job.input_path).with_name("golden.jsonl")
+    job = changed(job, quality__golden={"path": str(golden)})
+    rows = [{"m": [{**asked, "content": "1000"}], "answer": "good"}]
+    golden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stopped(job, model)
+    model.mend()
+    rows.append({"m": [{**asked, "content": "1001", "name": "Ada"}], "answer": "good"})
+    golden.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    stopped(job, model)
+
+
+def test_golden_rows_may_ask_all_the_same(job: SliceJob, model: Model) -> None:
+    """So many that no two of them could be held against each other."""
+    job = changed(job, prompt="What now?", quality__gates=[{"of": "golden", "min": 0.5}])
+    write_golden(job, {str(n): "good" for n in range(4_000)})
+    model.batch = 4_000
+    stopped(job, model)
+    model.says = "good"
+    add(job, ["7"])
+    stopped(job, model)
+
+
+def test_equal_golden_rows_have_each_their_own_right_answer(job: SliceJob, model: Model) -> None:
+    job = changed(job, quality__gates=[{"of": "golden", "min": 0.5}])
+    write_rows(job, "n,answer", "1000,broken", "1000,good")
+    stopped(changed(job, quality__gates=GATE), model)
+    model.mend()
+    add(job, ["7"])
+    report = run(job, model)
+    assert (report.golden and report.golden.accuracy, report.golden and report.golden.lowest) == (0.5, None)
+
+
+def test_many_golden_rows_that_are_added_dilute_none(job: SliceJob, model: Model) -> None:
+    job = changed(job, quality__gates=[{"of": "golden", "min": 0.9}])
+    stopped(job, model)
+    model.mend()
+    write_golden(job, {str(n): "good" for n in range(1000, 1020)})
+    stopped(job, model)
+
+
 def test_labels_of_a_row_may_be_written_in_another_order(job: SliceJob, model: Model) -> None:
     job = changed(job, choices=["good", "bad", "x"], engine="vllm", labels__multi=True)
     model.answer = numbers(lambda name: [0.1, 0.9, 0.1])
@@ -222,17 +302,17 @@ def test_labels_of_a_row_may_be_written_in_another_order(job: SliceJob, model: M
     stopped(job, model)
 
 
-def killed(job: SliceJob, model: Model) -> None:
-    """A run that answers the slice's rows, and not its golden ones."""
+def killed(job: SliceJob, model: Model, at: str = "1000") -> None:
+    """A run that answers the slice's rows, and its golden ones before this."""
 
     def die(batch: pa.Table) -> None:
-        if any('"1000"' in text for text in batch["__request"].to_pylist()):
+        if any(f'"{at}"' in text for text in batch["__request"].to_pylist()):
             raise KeyboardInterrupt
 
-    model.before_batch = die
+    model.before_batch, model.batch, batch = die, 1, model.batch
     with pytest.raises(KeyboardInterrupt):
         run(job, model)
-    model.before_batch = lambda batch: None
+    model.before_batch, model.batch = lambda batch: None, batch
 
 
 def test_answers_of_a_run_that_was_killed_before_its_golden_rows_count_as_those_of_the_next(
@@ -268,17 +348,28 @@ def test_golden_rows_without_an_answer_are_none_that_were_wrong(job: SliceJob, m
     """Their run was killed before it had them all."""
     write_golden(job, {"1000": "broken", "1001": "broken"})
 
-    def die_at_last(batch: pa.Table) -> None:
-        if any('"1001"' in text for text in batch["__request"].to_pylist()):
-            raise KeyboardInterrupt
-
-    model.before_batch = die_at_last
-    with pytest.raises(KeyboardInterrupt):
-        run(changed(job, engine__batch_size=1), model)
-    model.before_batch = lambda batch: None
+    killed(job, model, at="1001")
     add(job, ["7"])
     report = run(job, model)
     assert (report.outcome, report.golden and report.golden.lowest) == ("published", None)
+
+
+def test_run_goes_on_that_was_killed_when_its_first_golden_row_was_wrong(job: SliceJob, model: Model) -> None:
+    job = changed(job, quality__gates=[{"of": "golden", "min": 0.75}])
+    write_golden(job, {"1000": "good", **{str(n): "broken" for n in (1001, 1002, 1003)}})
+    killed(job, model, at="1001")
+    assert run(job, model).outcome == "published"
+
+
+def test_first_golden_rows_speak_for_a_run_that_was_killed_before_the_others(
+    job: SliceJob, model: Model
+) -> None:
+    job = changed(job, quality__gates=[{"of": "golden", "min": 0.75}])
+    write_golden(job, {str(n): "good" for n in range(1000, 1010)})
+    killed(job, model, at="1001")
+    model.mend()
+    add(job, ["7"])
+    stopped(job, model)
 
 
 def test_all_rows_asked_again_pass(job: SliceJob, model: Model) -> None:

@@ -23,7 +23,7 @@ _NAME = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 #: An address: the API server passes calls on, and nothing else of Kubernetes need be reached.
 BY_KUBERNETES = "kubernetes"
 #: Of a template.
-_INSTEAD = {"image": None, "node_selector": None, "spot": None}.keys()
+_INSTEAD = ("image", "node_selector", "spot")
 _WITH_TOKEN = {"mode": "token"}
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 
@@ -123,7 +123,7 @@ class Blueprint(Contract):
             raise ValueError(f"cluster has {unknown[0]!r}; known are {', '.join(known)}")
         if not leaves.keys() & {"template", *_INSTEAD}:
             raise ValueError("cluster has no template: give one, or an image")
-        if given := leaves.keys() & _INSTEAD:
+        if given := leaves.keys() & {*_INSTEAD}:
             if "template" in leaves:
                 raise ValueError(f"cluster has both a template and {min(given)}: leave one out")
             if needs is None:

@@ -242,7 +242,8 @@ class BuildRun:
             came.update(dict.fromkeys(update.workers - came.keys(), time.time()))
             # The fewest that it may have, as long as it is not known.
             gpus = held_by.gpus_held(len(came) or None) or held_by.resources.gpus
-            self.spending.record(gpus, came.values() if held_by.grows else ())
+            fewest = held_by.fewest_workers
+            self.spending.record(gpus, came.values(), len(came) if fewest is None else fewest)
             step = "answer" if meter.finished_rows else "start"
             progress = {"step": step, **self.progress()}
             wanted = None

@@ -65,7 +65,9 @@ def published_report(
         **totals_of("counts"),
     )
     sections = (
-        meter.report_sections(engine.gpus_held, {**startup_s, **engine.startup_seconds}, grows=engine.grows)
+        meter.report_sections(
+            engine.gpus_held, {**startup_s, **engine.startup_seconds}, fewest=engine.fewest_workers
+        )
         if engine is not None
         else meter.report_sections()
     )

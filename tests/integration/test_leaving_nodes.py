@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pyarrow as pa
@@ -78,7 +79,7 @@ def test_rows_of_a_node_that_is_reclaimed_are_asked_again_only_without_notice(
     thread = in_thread(
         ask, results, input_path=f"{tmp_path}/in.parquet", model_source=str(tiny_model),
         code_paths=[str(ROOT / "tests" / "support" / "stub_worker.py")], engine="stub_worker:NotingWorkers",
-        sampling_params={"max_tokens": 100}, poll_interval=1.0, engine__workers=2,
+        sampling_params={"max_tokens": 200}, poll_interval=1.0, engine__workers=2,
         engine__kwargs={"tensor_parallel_size": 4}, engine__batch_size=AT_ONCE,
         engine__max_concurrent_batches=1,
     )  # fmt: skip
@@ -88,9 +89,8 @@ def test_rows_of_a_node_that_is_reclaimed_are_asked_again_only_without_notice(
         node.give_notice(seconds)
         before = begun(tmp_path)[node.id]
         wait_for(lambda: sum(begun(tmp_path).values()) > ROWS - 2 * AT_ONCE)
-        assert (
-            begun(tmp_path)[node.id] - before <= 2 * AT_ONCE
-        )  # what it had, and what came while it was told
+        # What it had, and what came until feeders asked who leaves: five a second, for five seconds.
+        assert begun(tmp_path)[node.id] - before <= 4 * AT_ONCE
     node.kill()
     thread.join(240)
     [result] = results
@@ -109,6 +109,7 @@ def test_node_is_idle_as_soon_as_the_last_rows_are_on_others(
     )
     nodes: list[Node] = []
     results: list[Any] = []
+    thread: Thread | None = None
     try:
         for _ in range(2):
             nodes.append(Node(ray_head, 5))
@@ -127,9 +128,10 @@ def test_node_is_idle_as_soon_as_the_last_rows_are_on_others(
         assert not any(node.is_idle() for node in nodes)
         wait_for(lambda: results or any(node.is_idle() for node in nodes))
         assert not results
-        (tmp_path / "out.gate").touch()
-        thread.join(240)
     finally:
+        (tmp_path / "out.gate").touch()
+        if thread is not None:
+            thread.join(240)
         for node in nodes:
             node.kill()
     [result] = results

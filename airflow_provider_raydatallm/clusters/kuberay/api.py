@@ -32,7 +32,7 @@ _WATCH_SECONDS = 300
 _HOOK_SECONDS = 60.0
 _EXTRA = "pip install 'airflow-provider-raydatallm[kuberay]' on Airflow's workers and triggerers"
 
-
+#: Until when they are used, by process, connection and what that says.
 _hooks: dict[tuple[int, str, str], tuple[float, Any]] = {}
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, Protocol
 
 import pyarrow as pa
@@ -228,10 +228,10 @@ class Engine(ABC):
         )
 
     @property
-    def grows(self) -> bool:
-        """Whether it may have more workers with time."""
+    def fewest_workers(self) -> int | None:
+        """With which it begins, where it may have more with time; else None."""
         fewest, most = self.sizes.workers if self.sizes is not None else (1, 1)
-        return fewest < most
+        return fewest if fewest < most else None
 
     def gpus_held(self, workers: int | None) -> float | None:
         """GPUs that so many workers hold; None when that is not known, or they hold none."""
@@ -266,13 +266,14 @@ class Engine(ABC):
     def raise_if_broken(self) -> None:  # noqa: B027
         """Called every second while requests are answered; raises what broke the engine, if it is known."""
 
-    def fit_workers(self, rows: int, wanted: int | None) -> None:  # noqa: B027
+    def fit_workers(self, rows: int, wanted: int | None) -> Set[str]:
         """Called every second while requests are answered: further workers may start, and those may end that
-        so few rows do not need.
+        so few rows do not need. Returns the nodes that have none any more.
 
         :param rows: unfinished ones.
         :param wanted: workers that finish the slice in time; None: as many as it may have.
         """
+        return frozenset()
 
     def stop(self) -> None:  # noqa: B027
         """Called when answering ends, for whatever reason."""

@@ -33,7 +33,7 @@ _THREADS = 8
 _OPTIONS = {"num_cpus": 0, "max_restarts": -1, "max_task_retries": -1, "max_concurrency": _THREADS}
 #: So many ids are an argument that Ray keeps itself.
 _FEW_UNITS = 500
-#: In place of the node of a slice's process, which is where Ray finds room.
+#: In place of the node of a slice's process, which may be any with room.
 _ANY_NODE = ""
 #: Seconds after which a writer that has not answered is named in errors.
 _SILENT_SECONDS = 2.0
@@ -183,6 +183,7 @@ class FragmentWriters:
             process is started on the only node of a cluster.
         """
         import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         self._run = uuid.uuid4().hex
         # Ray needs the unit ids to restart a writer, and keeps many of them only while something refers to
@@ -202,7 +203,11 @@ class FragmentWriters:
         self.slice_process: ActorHandle[Any] | None = None
         if slice_process is not None:
             actor: Any = ray.remote(**{**_OPTIONS, "num_cpus": 1})(slice_process)
-            self.slice_process = self._by_node[_ANY_NODE] = actor.remote(*self._arguments)
+            # Nodes that the last rows do not need are to be idle: an autoscaler takes them.
+            here = NodeAffinitySchedulingStrategy(self._own_node, soft=True, _spill_on_unavailable=True)
+            self.slice_process = self._by_node[_ANY_NODE] = actor.options(scheduling_strategy=here).remote(
+                *self._arguments
+            )
             self._places[_ANY_NODE] = "the slice's process"
         self._start_on_new_nodes()
 

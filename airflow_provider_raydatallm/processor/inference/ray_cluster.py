@@ -257,7 +257,9 @@ class _Watch:
             update = update._replace(deaths=self._dying.observe())
         self._left -= update.finished_rows
         wanted = self._on_update(update.without_rows() if self._run.is_probe else update)
-        self._engine.fit_workers(max(self._left, 0), wanted)
+        for node_id in self._engine.fit_workers(max(self._left, 0), wanted):
+            if self._writers.slice_process is not None:  # else the node's feeders may still write there
+                self._writers.release(node_id)
         self._stall.observe(update.finished_rows, self._engine.is_ready or has_answered)
 
 

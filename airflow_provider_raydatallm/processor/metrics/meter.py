@@ -290,14 +290,14 @@ class Meter:
         gpus_of: Callable[[int | None], float | None] = lambda workers: None,
         start: Mapping[str, float | None] | None = None,
         *,
-        grows: bool = False,
+        fewest: int | None = None,
     ) -> dict[str, Any]:
         """Returns the measured sections of a `Report`: seconds and rates of this run, all null when no row
         was left to answer.
 
         :param gpus_of: returns the GPUs of a number of workers; gets None when that number is unknown.
         :param start: seconds before the first request, by field of `StartupSeconds`.
-        :param grows: whether more workers came with time.
+        :param fewest: workers that began together, where more may have come with time.
         """
         inference_s, busy = self._inference_s, self._busy_shares
         gpus = gpus_of(self.workers)
@@ -320,7 +320,7 @@ class Meter:
                 workers=self.workers,
                 max_over_mean=_rounded(max(busy) * len(busy) / sum(busy)) if any(busy) else None,
             ),
-            "gpu_seconds": _rounded(self._gpu_seconds(gpus, grows) if inference_s else None),
+            "gpu_seconds": _rounded(self._gpu_seconds(gpus, fewest) if inference_s else None),
             **self.details(),
         }
 
@@ -334,14 +334,15 @@ class Meter:
         """How many have answered."""
         return len(self._work_by_worker) or None
 
-    def _gpu_seconds(self, gpus: float | None, grows: bool) -> float | None:
+    def _gpu_seconds(self, gpus: float | None, fewest: int | None) -> float | None:
         """Returns the seconds from when the engine began to start until its last row, without those of
         waiting for room, times its GPUs."""
         if not gpus or self._last_row is None:
             return None
         began = self.began + self._queue_s
-        came = [work.since for work in self._work_by_worker.values()] if grows else []
-        held_s = self._last_row - began - self._later_queue_s - mean_delay(began, came)
+        came = [work.since for work in self._work_by_worker.values()]
+        delay_s = mean_delay(began, came, len(came) if fewest is None else fewest)
+        held_s = self._last_row - began - self._later_queue_s - delay_s
         return max(held_s, 0.0) * gpus
 
     def _utilisation(self) -> Utilisation:

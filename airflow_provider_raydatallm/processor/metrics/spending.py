@@ -37,12 +37,12 @@ class Spending:
         """Counts the time of one more engine from now on: while it waits for room, it holds no GPU."""
         self._before_engine, self._engine_began = self.now, time.time()
 
-    def record(self, gpus: float | None, came: Collection[float] = ()) -> None:
+    def record(self, gpus: float | None, came: Collection[float] = (), fewest: int = 1) -> None:
         """
         :param gpus: that the engine holds.
-        :param came: when each of its workers first answered, where more of them come with time.
+        :param came: when each of its workers first answered, where more than the fewest come with time.
         """
-        held_s = time.time() - self._engine_began - mean_delay(self._engine_began, came)
+        held_s = time.time() - self._engine_began - mean_delay(self._engine_began, came, fewest)
         gpu_seconds = held_s * (gpus or 0.0)
         self.now = max(self.now, self._before_engine + (cost_of(gpu_seconds, self._price) or 0.0))
 
@@ -63,18 +63,19 @@ class Spending:
             self._checkpoint.save_cost(self._lease.epoch, self._before + self.now)
 
 
-def mean_delay(began: float, came: Collection[float]) -> float:
+def mean_delay(began: float, came: Collection[float], fewest: int) -> float:
     """Returns the mean seconds by which workers came later than the first, over all. One may take twice as
     long to start as the first did: it held its GPUs meanwhile.
 
     :param began: when the first did, in epoch seconds.
     :param came: when each first had a row, or answered.
+    :param fewest: how many began with it.
     """
     if not came:
         return 0.0
     first = max(min(came), began)
-    delays = [at - first for at in came]
-    return sum(delay for delay in delays if delay > first - began) / len(delays)
+    delays = [at - first for at in sorted(came)[fewest:]]
+    return sum(delay for delay in delays if delay > first - began) / len(came)
 
 
 def _amount(cost: float) -> str:

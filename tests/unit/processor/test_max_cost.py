@@ -330,7 +330,7 @@ def test_each_engine_costs_its_own_gpus_as_long_as_it_has_them(
 class Growing(ManyGpus):
     """Has more workers with time."""
 
-    grows = True
+    fewest_workers = 1
 
 
 def test_workers_that_come_with_time_cost_from_then_on(job: SliceJob, clock: Clock) -> None:

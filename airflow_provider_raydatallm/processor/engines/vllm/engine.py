@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -219,11 +219,12 @@ class VllmEngine(VllmEngineBase):
             self._workers.check()
             self.startup_seconds = self._workers.startup_seconds
 
-    def fit_workers(self, rows: int, wanted: int | None) -> None:
-        if self._workers is not None:
-            # "auto" is as many as the cluster has: only bounds of the job's own ask for fewer.
-            wanted = None if self._asked.workers == "auto" else wanted
-            self._workers.fit(rows, self.row_budget.rows, wanted)
+    def fit_workers(self, rows: int, wanted: int | None) -> Set[str]:
+        if self._workers is None:
+            return set()
+        # "auto" is as many as the cluster has: only bounds of the job's own ask for fewer.
+        wanted = None if self._asked.workers == "auto" else wanted
+        return self._workers.fit(rows, self.row_budget.rows, wanted)
 
     def stop(self) -> None:
         from ray.util import remove_placement_group

@@ -16,6 +16,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from airflow_provider_raydatallm.contract.result.failure import Place
@@ -98,9 +99,9 @@ class OwnWorkers:
         for worker in self._workers:
             worker.start_again()
 
-    def fit(self, rows: int, rows_each: int, wanted: int | None) -> None:
+    def fit(self, rows: int, rows_each: int, wanted: int | None) -> set[str]:
         """Starts the workers that are wanted, as long as there are rows for them, and ends idle ones that the
-        last rows do not need.
+        last rows do not need. Returns the nodes that have none of them any more.
 
         :param rows: unfinished ones.
         :param rows_each: that a worker takes at once.
@@ -115,11 +116,14 @@ class OwnWorkers:
             elif not any(worker.is_starting for worker in self._workers):
                 self._start_released(max(wanted, self._fewest))
         spare = [worker for worker in living if worker.can_be_released] if needed < len(living) else []
-        idle = [worker for worker in spare if worker.is_idle()]
-        for worker in idle[: len(living) - needed]:
+        idle = [worker for worker in spare if worker.is_idle()][: max(len(living) - needed, 0)]
+        for worker in idle:
             self._stop([worker])
             worker.is_released = True
             logger.info("engine worker %s ends: what is left is in others (rows: %d)", worker.name, rows)
+        return {worker.node_id for worker in idle} - {
+            worker.node_id for worker in self._workers if worker.lives
+        }
 
     def _start_released(self, workers: int) -> None:
         """Starts workers, until there are so many, without those that were given up."""
@@ -149,6 +153,9 @@ class OwnWorkers:
 
 
 class _Worker:
+    #: What it said of its process once it was ready.
+    _process: Mapping[str, Any] = MappingProxyType({})
+
     def __init__(
         self,
         actor: Any,
@@ -169,10 +176,13 @@ class _Worker:
         self._deaths = 0
         self._next_start = 0.0
         self._ready_at: float | None = None
-        self._process: Mapping[str, Any] = {}
         self._idle: ObjectRef[Any] | None = None
         #: Not needed, yet or any more.
         self.is_released = True
+
+    @property
+    def node_id(self) -> str:
+        return str(self._process.get("node_id", ""))
 
     @property
     def is_given_up(self) -> bool:

@@ -226,10 +226,10 @@ def test_workers_that_come_later_hold_gpus_from_then_on() -> None:
         rows = group(20, entered=began + entered, finished=began + 240, worker=worker)
         add(meter, rows)
     used = [
-        meter.report_sections(lambda workers: 2.0 * (workers or 0), grows=grows)["gpu_seconds"]
-        for grows in (False, True)
+        meter.report_sections(lambda workers: 2.0 * (workers or 0), fewest=fewest)["gpu_seconds"]
+        for fewest in (None, 3, 1)
     ]
-    assert used == pytest.approx([2 * 3 * 240, 2 * (240 + 240 + 140)], abs=1)
+    assert used == pytest.approx([2 * 3 * 240, 2 * 3 * 240, 2 * (240 + 240 + 140)], abs=1)
 
 
 def test_utilisation_covers_the_time_of_inference() -> None:

@@ -103,6 +103,14 @@ def test_idle_workers_end_whose_place_the_last_rows_do_not_need(rows: int, left:
     assert sum(worker.starts for worker in workers._workers) == 3 - left
 
 
+def test_nodes_that_have_no_worker_any_more_are_named() -> None:
+    workers = own_workers(*(Idle() for _ in range(4)))
+    for worker, node in zip(workers._workers, ("a", "a", "b", "c"), strict=True):
+        worker._process = {"node_id": node}
+    assert workers.fit(201, 100, None) == set()  # another one is there
+    assert workers.fit(101, 100, None) == {"a"}
+
+
 def test_worker_that_starts_or_has_a_group_of_gpus_does_not_end() -> None:
     workers = own_workers(
         Idle(is_ready=False), Idle(scheduling_strategy="group"), Idle(scheduling_strategy="")

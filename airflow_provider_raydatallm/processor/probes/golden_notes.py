@@ -1,5 +1,5 @@
 """What golden rows were answered beside a slice's answers: kept with these, for who adds answers of another
-model to them, and judges all anew by the right answers of then."""
+model to them, and judges all anew by the right answers of that time."""
 
 from __future__ import annotations
 
@@ -72,12 +72,9 @@ def _untyped(value: Any) -> Any:
 
 
 def _of_text(text: str) -> Any:
-    try:
-        read = json.loads(text)
-    except (ValueError, RecursionError):
-        read = text
-    if not isinstance(read, str):
-        return _untyped(read)
+    with contextlib.suppress(ValueError, RecursionError):
+        if not isinstance(read := json.loads(text), str):
+            return _untyped(read)
     try:
         return datetime.fromisoformat(text).isoformat()
     except ValueError:

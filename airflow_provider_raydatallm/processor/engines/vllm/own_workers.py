@@ -116,7 +116,7 @@ class OwnWorkers:
             elif not any(worker.is_starting for worker in self._workers):
                 self._start_released(max(wanted, self._fewest))
         spare = [worker for worker in living if worker.can_be_released] if needed < len(living) else []
-        idle = [worker for worker in spare if worker.is_idle()][: max(len(living) - needed, 0)]
+        idle = [worker for worker in spare if worker.is_idle()][: len(living) - needed]
         for worker in idle:
             self._stop([worker])
             worker.is_released = True

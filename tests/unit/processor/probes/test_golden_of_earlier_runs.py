@@ -94,6 +94,14 @@ def answers(job: SliceJob) -> list[str]:
     return found
 
 
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """From when on other slices are to doubt answers of the cache, each time that the engine is told."""
+    since_of: list[float] = []
+    monkeypatch.setattr(Engine, "doubt_answers", lambda engine, since: since_of.append(since))
+    return since_of
+
+
 def late_file(job: SliceJob, model: Model) -> SliceJob:
     add(job, ["7"])
     return job
@@ -137,11 +145,9 @@ def test_few_rows_of_a_mended_model_do_not_let_those_of_the_broken_one_pass(
     ("gate", "doubts"), [(GATE[0], True), (HOLD[0], True), ({"of": "rows", "max": 1}, False)]
 )
 def test_other_slices_do_not_get_what_golden_rows_speak_against(
-    job: SliceJob, model: Model, monkeypatch: pytest.MonkeyPatch, gate: dict[str, Any], doubts: bool
+    job: SliceJob, model: Model, told: list[float], gate: dict[str, Any], doubts: bool
 ) -> None:
     """From a cache, that is, which the engine knows."""
-    told: list[float] = []
-    monkeypatch.setattr(Engine, "doubt_answers", lambda engine, since: told.append(since))
     began = time.time()
     for _ in range(2):  # the second time without an answer
         with contextlib.suppress(SliceError):
@@ -151,10 +157,8 @@ def test_other_slices_do_not_get_what_golden_rows_speak_against(
 
 
 def test_other_slices_get_nothing_of_a_run_that_was_killed_before_its_gates(
-    job: SliceJob, model: Model, monkeypatch: pytest.MonkeyPatch
+    job: SliceJob, model: Model, told: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told: list[float] = []
-    monkeypatch.setattr(Engine, "doubt_answers", lambda engine, since: told.append(since))
     began = time.time()
     with monkeypatch.context() as context:
         context.setattr(BuildRun, "stage", die)
@@ -169,10 +173,8 @@ def test_other_slices_get_nothing_of_a_run_that_was_killed_before_its_gates(
 
 
 def test_other_slices_hear_of_a_staged_version_that_is_judged_again(
-    job: SliceJob, model: Model, monkeypatch: pytest.MonkeyPatch
+    job: SliceJob, model: Model, told: list[float]
 ) -> None:
-    told: list[float] = []
-    monkeypatch.setattr(Engine, "doubt_answers", lambda engine, since: told.append(since))
     other = {"of": "rows", "max": 1, "then": "hold"}
     assert run(changed(job, quality__gates=[other, {"of": "golden", "min": 0}]), model).outcome == "held"
     assert told == []
@@ -291,6 +293,11 @@ def test_many_golden_rows_that_are_added_dilute_none(job: SliceJob, model: Model
     stopped(job, model)
 
 
+def test_golden_row_may_have_a_deep_text(job: SliceJob, model: Model) -> None:
+    write_golden(job, {"[" * 900 + "]" * 900: "broken"})
+    assert run(job, model).outcome == "published"
+
+
 def test_labels_of_a_row_may_be_written_in_another_order(job: SliceJob, model: Model) -> None:
     job = changed(job, choices=["good", "bad", "x"], engine="vllm", labels__multi=True)
     model.answer = numbers(lambda name: [0.1, 0.9, 0.1])
@@ -316,10 +323,8 @@ def killed(job: SliceJob, model: Model, at: str = "1000") -> None:
 
 
 def test_answers_of_a_run_that_was_killed_before_its_golden_rows_count_as_those_of_the_next(
-    job: SliceJob, model: Model, monkeypatch: pytest.MonkeyPatch
+    job: SliceJob, model: Model, told: list[float]
 ) -> None:
-    told: list[float] = []
-    monkeypatch.setattr(Engine, "doubt_answers", lambda engine, since: told.append(since))
     began = time.time()
     killed(job, model)
     first_ended = time.time()
